@@ -1,0 +1,25 @@
+#include "formats/gguf.h"
+
+#include "touch.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    ds_gguf *gguf;
+    ds_error err;
+    json_t *config, *all;
+    char name[256];
+    if (ds_gguf_parse(&gguf, data, size, "input", &err))
+        return 0;
+    for (size_t i = 0; i < gguf->count; i++) {
+        ds_gguf_hf_name(gguf->tensors[i].name, name, sizeof name);
+        touch_tensor(&gguf->tensors[i]);
+    }
+    if (ds_gguf_config(gguf, &config, &err) == DS_OK)
+        json_decref(config);
+    if (ds_gguf_json(gguf, &all, &err) == DS_OK)
+        json_decref(all);
+    ds_gguf_close(gguf);
+    return 0;
+}
