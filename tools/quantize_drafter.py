@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""Makes a 4-bit copy of a DSpark drafter: python3 tools/quantize_drafter.py SOURCE TARGET
+
+SOURCE is a drafter folder in DeepSpec layout with unquantised weights (bf16, fp16 or fp32). TARGET gets
+config.json with a `quantization` block and one model.safetensors in which every matrix of the drafter
+(fc, projections, MLP, Markov tables, own embedding and head) is stored as MLX affine groups: packed codes
+(.weight, U32), .scales and .biases in the source's type. Norms, biases, the confidence head and matrices
+whose width is not a multiple of the group stay as they are. The result is read back and compared.
+
+Needs numpy."""
+import argparse
+import json
+import pathlib
+import sys
+
+import numpy as np
+
+SIZES = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "U32": 4, "BOOL": 1}
+MATRICES = ("fc", "embed_tokens", "lm_head", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
+            "down_proj", "joint_proj", "markov_w1", "markov_w2")
+
+
+def read_file(path):
+    """Tensors of a safetensors file: name -> (type, shape, bytes)."""
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    header.pop("__metadata__", None)
+    body = memoryview(data)[8 + length :]
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        if end - begin != SIZES[entry["dtype"]] * int(np.prod(entry["shape"], dtype=np.int64)):
+            sys.exit(f"{path}: {name}: wrong number of bytes")
+        tensors[name] = (entry["dtype"], tuple(entry["shape"]), body[begin:end])
+    return tensors
+
+
+def write_file(path, tensors):
+    header, offset = {"__metadata__": {"format": "mlx"}}, 0
+    names = sorted(tensors, key=lambda n: (-SIZES[tensors[n][0]], n))  # wide types first: all stay aligned
+    for name in names:
+        dtype, shape, data = tensors[name]
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + len(data)]}
+        offset += len(data)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            out.write(tensors[name][2])
+
+
+def to_floats(dtype, shape, data):
+    if dtype == "BF16":
+        return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
+    return np.frombuffer(data, {"F32": "<f4", "F16": "<f2"}[dtype]).astype(np.float32).reshape(shape)
+
+
+def from_floats(dtype, x):
+    if dtype == "BF16":  # to nearest, ties to even
+        bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes()
+    return x.astype({"F32": "<f4", "F16": "<f2"}[dtype]).tobytes()
+
+
+def quantize(w, bits, group):
+    """Codes [rows, cols] and fp32 scales and biases [rows, cols / group], as MLX chooses them."""
+    g = w.reshape(w.shape[0], -1, group)
+    low, high = g.min(-1), g.max(-1)
+    top = np.float32(2**bits - 1)
+    from_low = np.abs(low) > np.abs(high)
+    scale = np.maximum((high - low) / top, np.float32(1e-7))
+    scale = np.where(from_low, scale, -scale)
+    edge = np.where(from_low, low, high)
+    steps = np.rint(edge / scale)
+    nonzero = steps != 0  # the value of larger magnitude comes back exactly
+    scale = np.where(nonzero, edge / np.where(nonzero, steps, 1), scale).astype(np.float32)
+    bias = np.where(nonzero, edge, 0).astype(np.float32)
+    codes = np.clip(np.rint((g - bias[..., None]) / scale[..., None]), 0, top).astype(np.uint8)
+    return codes.reshape(w.shape), scale, bias
+
+
+def pack(codes, bits):
+    """One little-endian bit stream a row."""
+    stream = np.unpackbits(codes[..., None], axis=-1, count=bits, bitorder="little")
+    return np.packbits(stream.reshape(codes.shape[0], -1), axis=-1, bitorder="little")
+
+
+def unpack(words, bits, cols):
+    stream = np.unpackbits(words, axis=-1, bitorder="little").reshape(words.shape[0], cols, bits)
+    return np.packbits(stream, axis=-1, bitorder="little")[..., 0]
+
+
+def is_matrix(name, shape, group):
+    parts = name.split(".")
+    return (parts[-1] == "weight" and len(parts) > 1 and parts[-2] in MATRICES and len(shape) == 2
+            and shape[1] % group == 0)
+
+
+def convert(tensors, bits, group):
+    out, exact = {}, {}
+    for name, (dtype, shape, data) in tensors.items():
+        if not is_matrix(name, shape, group):
+            out[name] = (dtype, shape, data)
+            continue
+        codes, scale, bias = quantize(to_floats(dtype, shape, data), bits, group)
+        words = pack(codes, bits)
+        path = name[: -len(".weight")]
+        groups = (shape[0], shape[1] // group)
+        out[name] = ("U32", (shape[0], shape[1] * bits // 32), words.tobytes())
+        out[path + ".scales"] = (dtype, groups, from_floats(dtype, scale))
+        out[path + ".biases"] = (dtype, groups, from_floats(dtype, bias))
+        exact[path] = codes
+    return out, exact
+
+
+def verify(path, tensors, exact, bits, group):
+    """Reads the written file: codes as chosen, values near the source's. Returns the relative RMS error."""
+    back, squares, total = read_file(path), 0.0, 0.0
+    for name, (dtype, shape, data) in tensors.items():
+        module = name[: -len(".weight")]
+        if module not in exact:
+            if (back[name][0], back[name][1], bytes(back[name][2])) != (dtype, shape, bytes(data)):
+                sys.exit(f"{path}: {name} was not kept")
+            continue
+        words = np.frombuffer(back[name][2], np.uint8).reshape(shape[0], -1)
+        codes = unpack(words, bits, shape[1])
+        if not np.array_equal(codes, exact[module]):
+            sys.exit(f"{path}: {name}: the packed codes do not come back")
+        scale, bias = (to_floats(*back[f"{module}.{part}"])[..., None] for part in ("scales", "biases"))
+        w = to_floats(dtype, shape, data).reshape(shape[0], -1, group)
+        got = scale * codes.reshape(w.shape).astype(np.float32) + bias
+        # Half a step (a whole one at the last code, where the grid may end short of the other extreme),
+        # and what rounding the scale to its type moves the farthest code by.
+        ends = (codes == 0) | (codes == 2**bits - 1)
+        bound = np.abs(scale) * (0.501 + 0.5 * ends.reshape(w.shape) + 2**bits * 2.0**-9) + np.abs(bias) * 2.0**-9
+        if not np.all(np.abs(got - w) <= bound):
+            sys.exit(f"{path}: {name}: values are off by more than a step")
+        squares += float(np.sum((got - w).astype(np.float64) ** 2))
+        total += float(np.sum(w.astype(np.float64) ** 2))
+    return (squares / total) ** 0.5
+
+
+def main():
+    args = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    args.add_argument("source", type=pathlib.Path)
+    args.add_argument("target", type=pathlib.Path)
+    args.add_argument("--bits", type=int, default=4, choices=(2, 3, 4, 5, 6, 8))
+    args.add_argument("--group", type=int, default=64, choices=(32, 64, 128))
+    args = args.parse_args()
+    config = json.loads((args.source / "config.json").read_text())
+    if "quantization" in config or "block_size" not in config or "target_layer_ids" not in config:
+        sys.exit(f"{args.source}: not an unquantised drafter in DeepSpec layout")
+    tensors = {}
+    for path in sorted(args.source.glob("*.safetensors")):
+        tensors.update(read_file(path))
+    if not any(is_matrix(name, shape, args.group) for name, (_, shape, _) in tensors.items()):
+        sys.exit(f"{args.source}: no matrices to quantise")
+    out, exact = convert(tensors, args.bits, args.group)
+    args.target.mkdir(parents=True, exist_ok=True)
+    path = args.target / "model.safetensors"
+    write_file(path, out)
+    config["quantization"] = {"group_size": args.group, "bits": args.bits, "mode": "affine"}
+    (args.target / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    error = verify(path, tensors, exact, args.bits, args.group)
+    before = sum(len(data) for _, _, data in tensors.values())
+    print(f"{path}: {len(exact)} matrices, {before / 1e6:.1f} MB -> {path.stat().st_size / 1e6:.1f} MB, "
+          f"relative RMS error {error:.3f}")
+
+
+if __name__ == "__main__":
+    main()
