@@ -1,0 +1,31 @@
+/* What the commands share. */
+#ifndef DS_CLI_CLI_H
+#define DS_CLI_CLI_H
+
+#include "cli/options.h"
+
+#include <dspark/engine.h>
+#include <jansson.h>
+
+int cli_generate(const cli_args *args);
+int cli_bench_decode(const cli_args *args);
+int cli_bench_verify(const cli_args *args);
+int cli_bench_prefill(const cli_args *args);
+int cli_bench_generate(const cli_args *args);
+int cli_bench_quality(const cli_args *args);
+int cli_doctor(const cli_args *args);
+
+int cli_exit_code(ds_status status);
+/* Prints the sentence on stderr, on a line of its own, and returns its exit code. */
+int cli_fail(const ds_error *err);
+
+/* Opens what the arguments name, with a progress line on a terminal if it takes long. */
+ds_status cli_open(ds_engine **out, const cli_args *args, ds_error *err);
+
+/* Closed standard output is a reason to stop, not to complain. */
+typedef enum { CLI_WRITTEN, CLI_CLOSED, CLI_FAILED } cli_written;
+cli_written cli_write(const char *data, size_t len);
+/* Prints an object and a newline, frees it, and returns the exit code. */
+int cli_print_json(json_t *object);
+
+#endif
