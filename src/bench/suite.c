@@ -35,7 +35,8 @@ static bool on_event(void *user, const ds_event *event)
         return true;
     }
     a->n = event->end.n_token_ids;
-    memcpy(a->ids, event->end.token_ids, sizeof *a->ids * (size_t)a->n);
+    if (a->n)
+        memcpy(a->ids, event->end.token_ids, sizeof *a->ids * (size_t)a->n);
     ds_tally_add(a->tally, event);
     return true;
 }

@@ -64,8 +64,7 @@ static ds_status judge_rejection(ds_gen *gen, const float *logits, ds_verdict *o
                   &out->next, err);
 }
 
-ds_status ds_gen_judge(ds_gen *gen, const int32_t *best, const float *logits, ds_verdict *out,
-                       ds_error *err)
+ds_status ds_gen_judge(ds_gen *gen, const int32_t *best, const float *logits, ds_verdict *out, ds_error *err)
 {
     if (ds_gen_greedy(gen))
         return judge_same(gen, best, NULL, out, err);

@@ -30,8 +30,8 @@ static ds_status check(const ds_model_info *info, const int32_t *prompt, int n_p
     return ds_sampling_check(&opts->sampling, err);
 }
 
-ds_status ds_gen_open(ds_gen **out, ds_model *model, ds_drafter *drafter, const int32_t *prompt,
-                      int n_prompt, int ctx, const ds_decode_opts *opts, ds_error *err)
+ds_status ds_gen_open(ds_gen **out, ds_model *model, ds_drafter *drafter, const int32_t *prompt, int n_prompt,
+                      int ctx, const ds_decode_opts *opts, ds_error *err)
 {
     *out = NULL;
     ds_gen *gen = calloc(1, sizeof *gen);

@@ -54,7 +54,6 @@ typedef struct {
     int32_t next;
 } ds_verdict;
 /* best: argmax of the draft.n + 1 rows (greedy only); logits: the rows in host memory (sampled only). */
-ds_status ds_gen_judge(ds_gen *gen, const int32_t *best, const float *logits, ds_verdict *out,
-                       ds_error *err);
+ds_status ds_gen_judge(ds_gen *gen, const int32_t *best, const float *logits, ds_verdict *out, ds_error *err);
 
 #endif

@@ -42,9 +42,7 @@ ds_status ds_gen_draft(ds_gen *gen, int cap, ds_error *err)
 {
     ds_draft *draft = &gen->draft;
     int32_t pending = gen->ids[gen->n_ids - 1];
-    ds_draft_pick pick = ds_gen_greedy(gen) ? NULL
-                         : gen->q           ? pick_random
-                                            : pick_coupled;
+    ds_draft_pick pick = ds_gen_greedy(gen) ? NULL : gen->q ? pick_random : pick_coupled;
     ds_status status = ds_draft_propose(gen->draft_state, pending, cap, pick, gen, draft, err);
     if (status)
         return status;

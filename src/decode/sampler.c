@@ -121,7 +121,7 @@ static inline float exp_down(float z)
     int32_t bits;
     memcpy(&bits, &t, sizeof bits);
     float k = t - 0x1.8p23f;
-    float r = x - k * 0x1.62e4p-1f;  /* ln 2 in two parts: the first product is exact */
+    float r = x - k * 0x1.62e4p-1f; /* ln 2 in two parts: the first product is exact */
     r = r - k * 0x1.7f7d1cp-20f;
     float y = 1.0f / 720;
     y = y * r + 1.0f / 120;

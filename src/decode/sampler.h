@@ -32,9 +32,9 @@ typedef struct {
     int n;
     int32_t *ids;
     float *p;
-    float *z;     /* (logit - largest logit) / T of the kept ids */
+    float *z; /* (logit - largest logit) / T of the kept ids */
     size_t cap;
-    float *work;  /* scratch of the last vocabulary size */
+    float *work; /* scratch of the last vocabulary size */
     size_t work_cap;
 } ds_dist;
 /* s: as ds_sampling_check left it. Temperature 0 is the distribution at one token. */

@@ -19,7 +19,7 @@ enum { CONFIG_MAX = 16 << 20, INDEX_MAX = 256 << 20, NAME_BYTES = 1024 };
 
 struct ds_checkpoint {
     char *path;
-    json_t *config, *meta;
+    json_t *config;
     ds_gguf *gguf; /* NULL for folders */
     char **names;  /* of GGUF tensors, translated */
     ds_safetensors **files;
@@ -243,7 +243,6 @@ void ds_checkpoint_close(ds_checkpoint *ckpt)
         free_list(ckpt->names, ckpt->gguf->count);
     ds_gguf_close(ckpt->gguf);
     json_decref(ckpt->config);
-    json_decref(ckpt->meta);
     free(ckpt->files);
     free(ckpt->tensors);
     free(ckpt->path);
@@ -255,9 +254,9 @@ const char *ds_checkpoint_path(const ds_checkpoint *ckpt)
     return ckpt->path;
 }
 
-bool ds_checkpoint_is_gguf(const ds_checkpoint *ckpt)
+const ds_gguf *ds_checkpoint_gguf(const ds_checkpoint *ckpt)
 {
-    return ckpt->gguf != NULL;
+    return ckpt->gguf;
 }
 
 uint64_t ds_checkpoint_bytes(const ds_checkpoint *ckpt)
@@ -268,13 +267,6 @@ uint64_t ds_checkpoint_bytes(const ds_checkpoint *ckpt)
 json_t *ds_checkpoint_config(const ds_checkpoint *ckpt)
 {
     return ckpt->config;
-}
-
-json_t *ds_checkpoint_gguf_meta(ds_checkpoint *ckpt, ds_error *err)
-{
-    if (ckpt->gguf && !ckpt->meta)
-        ds_gguf_json(ckpt->gguf, &ckpt->meta, err);
-    return ckpt->meta;
 }
 
 size_t ds_checkpoint_count(const ds_checkpoint *ckpt)

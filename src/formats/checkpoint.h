@@ -12,6 +12,7 @@
 #include "tensor/weight.h"
 
 typedef struct ds_checkpoint ds_checkpoint;
+typedef struct ds_gguf ds_gguf;
 
 typedef struct {
     const char *name; /* Hugging Face spelling, e.g. "model.norm.weight" */
@@ -27,7 +28,6 @@ ds_status ds_checkpoint_open(ds_checkpoint **out, const char *path, ds_error *er
 void ds_checkpoint_close(ds_checkpoint *ckpt);
 
 const char *ds_checkpoint_path(const ds_checkpoint *ckpt);
-bool ds_checkpoint_is_gguf(const ds_checkpoint *ckpt);
 uint64_t ds_checkpoint_bytes(const ds_checkpoint *ckpt); /* of all weight files */
 /* config.json, or the same keys made from GGUF metadata: model_type ("llama", "qwen3"), hidden_size,
  * num_hidden_layers, intermediate_size, num_attention_heads, num_key_value_heads, head_dim,
@@ -35,9 +35,8 @@ uint64_t ds_checkpoint_bytes(const ds_checkpoint *ckpt); /* of all weight files 
  * (true for llama GGUF, whose q/k rows are stored for interleaved pairs), tie_word_embeddings,
  * eos_token_id (list), bos_token_id. Borrowed. */
 json_t *ds_checkpoint_config(const ds_checkpoint *ckpt);
-/* GGUF metadata as one JSON object of all keys (arrays included); NULL for folders. Borrowed; built
- * once on first use (tokenizer arrays are large), so call it only where it is needed. */
-json_t *ds_checkpoint_gguf_meta(ds_checkpoint *ckpt, ds_error *err);
+/* The file behind it, for its metadata (formats/gguf.h); NULL for folders. Borrowed. */
+const ds_gguf *ds_checkpoint_gguf(const ds_checkpoint *ckpt);
 
 size_t ds_checkpoint_count(const ds_checkpoint *ckpt);
 const ds_tensor *ds_checkpoint_at(const ds_checkpoint *ckpt, size_t i);           /* sorted by name */

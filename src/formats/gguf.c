@@ -304,38 +304,68 @@ const ds_gguf_kv *ds_gguf_find(const ds_gguf *gguf, const char *key)
     return gguf->kv_count ? bsearch(&want, gguf->kvs, gguf->kv_count, sizeof want, by_key) : NULL;
 }
 
-/* One element of a fixed-size type as a JSON value. */
-static json_t *scalar(ds_gguf_type type, const uint8_t *p)
+static bool is_number(ds_gguf_type type)
 {
-    double real;
+    return type != DS_GGUF_BOOL && value_bytes(type);
+}
+
+/* False: not a whole number that fits. */
+static bool whole_number(ds_gguf_type type, const uint8_t *p, int64_t *out)
+{
     switch (type) {
     case DS_GGUF_U8:
-        return json_integer(p[0]);
+        *out = p[0];
+        return true;
     case DS_GGUF_I8:
-        return json_integer((int8_t)p[0]);
+        *out = (int8_t)p[0];
+        return true;
     case DS_GGUF_U16:
-        return json_integer(ds_le16(p));
+        *out = ds_le16(p);
+        return true;
     case DS_GGUF_I16:
-        return json_integer((int16_t)ds_le16(p));
+        *out = (int16_t)ds_le16(p);
+        return true;
     case DS_GGUF_U32:
-        return json_integer(ds_le32(p));
+        *out = ds_le32(p);
+        return true;
     case DS_GGUF_I32:
-        return json_integer((int32_t)ds_le32(p));
-    case DS_GGUF_I64:
-        return json_integer((int64_t)ds_le64(p));
+        *out = (int32_t)ds_le32(p);
+        return true;
     case DS_GGUF_U64:
-        return ds_le64(p) <= INT64_MAX ? json_integer((int64_t)ds_le64(p)) : json_real((double)ds_le64(p));
-    case DS_GGUF_BOOL:
-        return json_boolean(p[0] != 0);
-    case DS_GGUF_F32: {
-        float single;
-        memcpy(&single, p, sizeof single);
-        real = (double)single;
-        break;
-    }
+    case DS_GGUF_I64:
+        *out = (int64_t)ds_le64(p);
+        return type == DS_GGUF_I64 || *out >= 0;
     default:
-        memcpy(&real, p, sizeof real);
+        return false;
     }
+}
+
+static double number(ds_gguf_type type, const uint8_t *p)
+{
+    int64_t whole;
+    float single;
+    double real;
+    if (whole_number(type, p, &whole))
+        return (double)whole;
+    if (type == DS_GGUF_U64)
+        return (double)ds_le64(p);
+    if (type == DS_GGUF_F32) {
+        memcpy(&single, p, sizeof single);
+        return (double)single;
+    }
+    memcpy(&real, p, sizeof real);
+    return real;
+}
+
+/* A value of a fixed-size type. */
+static json_t *scalar(ds_gguf_type type, const uint8_t *p)
+{
+    int64_t whole;
+    if (type == DS_GGUF_BOOL)
+        return json_boolean(p[0] != 0);
+    if (whole_number(type, p, &whole))
+        return json_integer(whole);
+    double real = number(type, p);
     return isnan(real)   ? json_string("NaN")
            : isinf(real) ? json_string(real < 0 ? "-Infinity" : "Infinity")
                          : json_real(real);
@@ -375,32 +405,6 @@ static json_t *text_value(const uint8_t *text, size_t len)
     return value;
 }
 
-static json_t *kv_json(const ds_gguf_kv *kv)
-{
-    if (kv->type == DS_GGUF_STRING)
-        return text_value(kv->value, (size_t)kv->count);
-    if (kv->type != DS_GGUF_ARRAY)
-        return scalar(kv->type, kv->value);
-    json_t *list = json_array();
-    const uint8_t *at = kv->value; /* lengths were checked when the file was read */
-    for (uint64_t i = 0; list && i < kv->count; i++) {
-        json_t *item;
-        if (kv->elem == DS_GGUF_STRING) {
-            size_t len = (size_t)ds_le64(at);
-            item = text_value(at + 8, len);
-            at += 8 + len;
-        } else {
-            item = scalar(kv->elem, at);
-            at += value_bytes(kv->elem);
-        }
-        if (json_array_append_new(list, item)) {
-            json_decref(list);
-            list = NULL;
-        }
-    }
-    return list;
-}
-
 ds_status ds_gguf_json(const ds_gguf *gguf, json_t **out, ds_error *err)
 {
     *out = NULL;
@@ -408,6 +412,8 @@ ds_status ds_gguf_json(const ds_gguf *gguf, json_t **out, ds_error *err)
     for (size_t i = 0; all && i < gguf->kv_count; i++) {
         const ds_gguf_kv *kv = &gguf->kvs[i];
         const uint8_t *key = (const uint8_t *)kv->key;
+        if (kv->type == DS_GGUF_ARRAY)
+            continue;
         for (size_t c = 0, step; key[c]; c += step) {
             step = utf8_char(key + c, strlen(kv->key + c));
             if (!step) {
@@ -415,7 +421,9 @@ ds_status ds_gguf_json(const ds_gguf *gguf, json_t **out, ds_error *err)
                 return ds_fail(err, DS_BAD_FILE, "%s: a metadata key is not UTF-8", gguf->where);
             }
         }
-        if (json_object_set_new(all, kv->key, kv_json(kv))) {
+        if (json_object_set_new(all, kv->key,
+                                kv->type == DS_GGUF_STRING ? text_value(kv->value, (size_t)kv->count)
+                                                           : scalar(kv->type, kv->value))) {
             json_decref(all);
             all = NULL;
         }
@@ -430,16 +438,11 @@ ds_status ds_gguf_int(const ds_gguf *gguf, const char *key, int64_t min, int64_t
     const ds_gguf_kv *kv = ds_gguf_find(gguf, key);
     if (!kv)
         return DS_OK;
-    bool whole = kv->type != DS_GGUF_F32 && kv->type != DS_GGUF_F64 && kv->type != DS_GGUF_BOOL &&
-                 value_bytes(kv->type);
-    json_t *value = whole ? scalar(kv->type, kv->value) : NULL;
-    int64_t number = json_integer_value(value);
-    bool ok = json_is_integer(value) && number >= min && number <= max;
-    json_decref(value);
-    if (!ok)
+    int64_t value;
+    if (!whole_number(kv->type, kv->value, &value) || value < min || value > max)
         return ds_fail(err, DS_BAD_FILE, "%s: %s must be a whole number from %" PRId64 " to %" PRId64,
                        gguf->where, key, min, max);
-    *out = number;
+    *out = value;
     return DS_OK;
 }
 
@@ -449,13 +452,10 @@ ds_status ds_gguf_num(const ds_gguf *gguf, const char *key, double min, double m
     const ds_gguf_kv *kv = ds_gguf_find(gguf, key);
     if (!kv)
         return DS_OK;
-    json_t *value = kv->type != DS_GGUF_BOOL && value_bytes(kv->type) ? scalar(kv->type, kv->value) : NULL;
-    double number = json_number_value(value);
-    bool ok = json_is_number(value) && number >= min && number <= max;
-    json_decref(value);
-    if (!ok)
+    double value = is_number(kv->type) ? number(kv->type, kv->value) : NAN;
+    if (!(value >= min && value <= max))
         return ds_fail(err, DS_BAD_FILE, "%s: %s must be a number from %g to %g", gguf->where, key, min, max);
-    *out = number;
+    *out = value;
     return DS_OK;
 }
 
@@ -470,4 +470,28 @@ ds_status ds_gguf_text(const ds_gguf *gguf, const char *key, char *out, size_t s
     memcpy(out, kv->value, (size_t)kv->count);
     out[kv->count] = '\0';
     return DS_OK;
+}
+
+ds_status ds_gguf_array(const ds_gguf *gguf, const char *key, bool strings, const ds_gguf_kv **out,
+                        ds_error *err)
+{
+    const ds_gguf_kv *kv = *out = ds_gguf_find(gguf, key);
+    if (!kv || (kv->type == DS_GGUF_ARRAY && (strings ? kv->elem == DS_GGUF_STRING : is_number(kv->elem))))
+        return DS_OK;
+    *out = NULL;
+    return ds_fail(err, DS_BAD_FILE, "%s: %s must be an array of %s", gguf->where, key,
+                   strings ? "strings" : "numbers");
+}
+
+const char *ds_gguf_next(const uint8_t **at, size_t *len)
+{
+    const uint8_t *text = *at + 8;
+    *len = (size_t)ds_le64(*at);
+    *at = text + *len;
+    return (const char *)text;
+}
+
+double ds_gguf_number(const ds_gguf_kv *kv, uint64_t i)
+{
+    return number(kv->elem, kv->value + i * value_bytes(kv->elem));
 }

@@ -32,14 +32,14 @@ typedef struct {
         *value; /* the first element, in the file's bytes; strings in arrays have their length before them */
 } ds_gguf_kv;
 
-typedef struct {
+struct ds_gguf {
     ds_map map;      /* empty where the bytes are the caller's */
     ds_gguf_kv *kvs; /* sorted by key */
     size_t kv_count;
     ds_tensor *tensors; /* file order; dimensions slowest first */
     size_t count;
     char *where; /* for messages */
-} ds_gguf;
+};
 
 ds_status ds_gguf_open(ds_gguf **out, const char *path, ds_error *err);
 /* The same over bytes that outlive *out. where: file name for messages, copied. */
@@ -55,9 +55,17 @@ ds_status ds_gguf_num(const ds_gguf *gguf, const char *key, double min, double m
                       ds_error *err);
 /* out[size] gets the string and a NUL; longer ones are DS_BAD_FILE. */
 ds_status ds_gguf_text(const ds_gguf *gguf, const char *key, char *out, size_t size, ds_error *err);
-/* All metadata as one object (a new reference). Numbers that JSON lacks are the strings "NaN",
+/* All metadata but arrays as one object (a new reference). Numbers that JSON lacks are the strings "NaN",
  * "Infinity", "-Infinity"; bytes of strings that are not UTF-8 become U+FFFD. */
 ds_status ds_gguf_json(const ds_gguf *gguf, json_t **out, ds_error *err);
+
+/* An array of strings, or else of numbers. Absent: OK, and *out is NULL; another type is DS_BAD_FILE. */
+ds_status ds_gguf_array(const ds_gguf *gguf, const char *key, bool strings, const ds_gguf_kv **out,
+                        ds_error *err);
+/* The string at *at, in the file's bytes; *at begins as the array's value and moves on to the next. At most
+ * count calls: their lengths were checked when the file was opened. */
+const char *ds_gguf_next(const uint8_t **at, size_t *len);
+double ds_gguf_number(const ds_gguf_kv *kv, uint64_t i); /* element i < count of an array of numbers */
 
 /* The settings under Hugging Face keys, as checkpoint.h lists them (a new reference). */
 ds_status ds_gguf_config(const ds_gguf *gguf, json_t **out, ds_error *err);

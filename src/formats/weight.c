@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 static size_t row_bytes(const ds_weight *w)
 {
@@ -57,6 +58,20 @@ static void block32_codes(const ds_weight *w, uint32_t row, uint8_t *codes, floa
     }
 }
 
+static void block32_packed(const ds_weight *w, uint32_t row, uint8_t *bytes, void *scales, void *mins)
+{
+    const uint8_t *src = row_at(w, row);
+    uint32_t block = ds_dtype_get(w->type)->bytes, code_bytes = w->codes.bits == 4 ? 16 : 32;
+    for (uint32_t b = 0; b < w->cols / 32; b++, src += block, bytes += code_bytes) {
+        memcpy((uint8_t *)scales + 2 * b, src, 2);
+        if (w->codes.has_min)
+            memcpy((uint8_t *)mins + 2 * b, src + 2, 2);
+        memcpy(bytes, src + block - code_bytes, code_bytes);
+        for (uint32_t i = 0; w->codes.bits == 8 && i < code_bytes; i++)
+            bytes[i] ^= 0x80; /* two's complement to code - 128 */
+    }
+}
+
 static void block256_codes(const ds_weight *w, uint32_t row, uint8_t *codes, float *scales, float *mins)
 {
     const uint8_t *src = row_at(w, row);
@@ -88,6 +103,22 @@ static void affine_codes(const ds_weight *w, uint32_t row, uint8_t *codes, float
 {
     ds_affine_codes(row_at(w, row), w->affine_bits, w->cols, codes);
     affine_scales(w, row, scales, mins);
+}
+
+/* 4 bits: neighbours share a byte in the file; 8 bits: as it is. */
+static void affine_packed(const ds_weight *w, uint32_t row, uint8_t *bytes, void *scales, void *mins)
+{
+    const uint8_t *src = row_at(w, row);
+    if (w->affine_bits == 8)
+        memcpy(bytes, src, w->cols);
+    for (uint32_t b = 0; w->affine_bits == 4 && b < w->cols / 32; b++, src += 16, bytes += 16)
+        for (int i = 0; i < 8; i++) {
+            bytes[2 * i] = (uint8_t)((src[i] & 15) | src[8 + i] << 4);
+            bytes[2 * i + 1] = (uint8_t)(src[i] >> 4 | (src[8 + i] & 0xf0));
+        }
+    size_t n = (size_t)(w->cols / (uint32_t)w->affine_group) * ds_dtype_get(w->affine_scale_type)->bytes;
+    memcpy(scales, w->affine_scales + row * n, n);
+    memcpy(mins, w->affine_biases + row * n, n);
 }
 
 static void affine_floats(const ds_weight *w, uint32_t row, float *out)
@@ -157,6 +188,11 @@ static ds_status shape_of(const ds_tensor *tensor, uint32_t *rows, uint32_t *col
     return DS_OK;
 }
 
+static bool packs_directly(ds_dtype type)
+{
+    return type == DS_Q4_0 || type == DS_Q4_1 || type == DS_Q8_0;
+}
+
 ds_status ds_weight_plain(ds_weight *out, const ds_tensor *tensor, ds_error *err)
 {
     const struct layout *layout = find_layout(tensor->type);
@@ -170,6 +206,7 @@ ds_status ds_weight_plain(ds_weight *out, const ds_tensor *tensor, ds_error *err
                    .bytes = tensor->bytes,
                    .floats = plain_floats,
                    .codes_row = layout->codes_row,
+                   .packed_row = packs_directly(tensor->type) ? block32_packed : NULL,
                    .drop = drop_rows};
     ds_status status = shape_of(tensor, &w.rows, &w.cols, err);
     if (status)
@@ -263,6 +300,7 @@ ds_status ds_weight_affine(ds_weight *out, const char *path, const ds_tensor *wo
         .affine_biases = biases->data,
         .floats = affine_floats,
         .codes_row = affine_codes,
+                   .packed_row = bits == 4 || bits == 8 ? affine_packed : NULL,
         .drop = drop_rows};
     return DS_OK;
 }

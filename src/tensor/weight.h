@@ -34,6 +34,10 @@ typedef struct ds_weight {
     /* NULL where codes.bits == 0. scales, mins: [cols / group]; mins untouched unless has_min. */
     void (*codes_row)(const struct ds_weight *w, uint32_t row, uint8_t *codes /* [cols] */,
                       float *scales, float *mins);
+    /* codes_row without conversions, for formats whose bytes allow it; NULL: use codes_row. bits <= 4: byte
+     * 16b+i holds the codes of inputs 32b+i (low nibble) and 32b+16+i; 8: a byte a code. scales, mins:
+     * [cols / group] of scale_type as they are in the file. */
+    void (*packed_row)(const struct ds_weight *w, uint32_t row, uint8_t *bytes, void *scales, void *mins);
     /* Lets the file's pages of rows [begin, end) go from resident memory; NULL: nothing to drop. */
     void (*drop)(const struct ds_weight *w, uint32_t begin, uint32_t end);
 } ds_weight;

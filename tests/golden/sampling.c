@@ -136,11 +136,13 @@ int golden_sampling(const golden_case *c, char *why, size_t n_why)
 {
     size_t i;
     json_t *spec;
-    json_array_foreach(json_object_get(c->json, "cases"), i, spec) {
+    json_array_foreach(json_object_get(c->json, "cases"), i, spec)
+    {
         if (!distributions(c, spec, why, n_why))
             return GOLDEN_FAILED;
     }
-    json_array_foreach(json_object_get(c->json, "accept"), i, spec) {
+    json_array_foreach(json_object_get(c->json, "accept"), i, spec)
+    {
         if (!acceptance(c, spec, why, n_why))
             return GOLDEN_FAILED;
     }

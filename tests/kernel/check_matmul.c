@@ -13,24 +13,24 @@
 typedef struct {
     ds_weight weight;
     ds_qmat packed;
-    uint8_t *codes;      /* [n][k] */
-    float *scale, *min;  /* [n][k / group] */
+    uint8_t *codes;     /* [n][k] */
+    float *scale, *min; /* [n][k / group] */
 } matrix;
 
 static const struct {
     const char *name;
     ds_codes codes;
 } formats[] = {
-    { "q4_0", { 4, 32, 8, false, DS_F16 } },     { "q4_1", { 4, 32, 0, true, DS_F16 } },
-    { "q4_k", { 4, 32, 0, true, DS_F32 } },      { "affine4/64", { 4, 64, 0, true, DS_BF16 } },
-    { "affine4/128", { 4, 128, 0, true, DS_F16 } }, { "affine2/64", { 2, 64, 0, true, DS_BF16 } },
-    { "affine3/32", { 3, 32, 0, true, DS_F32 } }, { "q5_0", { 5, 32, 16, false, DS_F16 } },
-    { "q5_1", { 5, 32, 0, true, DS_F16 } },      { "q5_k", { 5, 32, 0, true, DS_F32 } },
-    { "affine6/64", { 6, 64, 0, true, DS_BF16 } }, { "q6", { 6, 32, 32, false, DS_F32 } },
-    { "q7/128", { 7, 128, 64, false, DS_BF16 } }, { "q8_0", { 8, 32, 128, false, DS_F16 } },
-    { "affine8/64", { 8, 64, 0, true, DS_F16 } }, { "affine8/128", { 8, 128, 0, true, DS_BF16 } },
-    { "u8", { 8, 32, 0, false, DS_F32 } },       { "u8 - 200", { 8, 64, 200, false, DS_BF16 } },
-    { "affine7/32", { 7, 32, 0, true, DS_F16 } },
+    {"q4_0", {4, 32, 8, false, DS_F16}},        {"q4_1", {4, 32, 0, true, DS_F16}},
+    {"q4_k", {4, 32, 0, true, DS_F32}},         {"affine4/64", {4, 64, 0, true, DS_BF16}},
+    {"affine4/128", {4, 128, 0, true, DS_F16}}, {"affine2/64", {2, 64, 0, true, DS_BF16}},
+    {"affine3/32", {3, 32, 0, true, DS_F32}},   {"q5_0", {5, 32, 16, false, DS_F16}},
+    {"q5_1", {5, 32, 0, true, DS_F16}},         {"q5_k", {5, 32, 0, true, DS_F32}},
+    {"affine6/64", {6, 64, 0, true, DS_BF16}},  {"q6", {6, 32, 32, false, DS_F32}},
+    {"q7/128", {7, 128, 64, false, DS_BF16}},   {"q8_0", {8, 32, 128, false, DS_F16}},
+    {"affine8/64", {8, 64, 0, true, DS_F16}},   {"affine8/128", {8, 128, 0, true, DS_BF16}},
+    {"u8", {8, 32, 0, false, DS_F32}},          {"u8 - 200", {8, 64, 200, false, DS_BF16}},
+    {"affine7/32", {7, 32, 0, true, DS_F16}},
 };
 
 static void codes_row(const ds_weight *w, uint32_t row, uint8_t *codes, float *scales, float *mins)
@@ -43,7 +43,7 @@ static void codes_row(const ds_weight *w, uint32_t row, uint8_t *codes, float *s
         memcpy(mins, m->min + row * groups, groups * sizeof *mins);
 }
 
-/* Ten bits of significand that every scale type but bf16 holds, seven for that: exact in all. */
+/* Seven bits of significand: exact in every scale type. */
 static float scale_value(check_run *run)
 {
     int32_t whole = 64 + (int32_t)check_below(run, 64);
@@ -67,12 +67,17 @@ static void make_matrix(check_run *run, matrix *m, int n, int k, const ds_codes 
         m->scale[i] = scale_value(run);
         m->min[i] = scale_value(run);
     }
-    m->weight = (ds_weight){ .name = "random", .rows = (uint32_t)n, .cols = (uint32_t)k, .codes = *codes,
-                             .owner = m, .codes_row = codes_row };
+    m->weight = (ds_weight){.name = "random",
+                            .rows = (uint32_t)n,
+                            .cols = (uint32_t)k,
+                            .codes = *codes,
+                            .owner = m,
+                            .codes_row = codes_row};
     ds_qmat_describe(&m->packed, &m->weight);
     uint8_t *data = check_alloc(run, (size_t)m->packed.tiles * m->packed.tile_bytes);
     memset(data, 0, (size_t)m->packed.tiles * m->packed.tile_bytes);
-    ds_qmat_fill(&m->packed, data, &m->weight, 0, m->packed.tiles, check_alloc(run, ds_pack_scratch(&m->weight)));
+    ds_qmat_fill(&m->packed, data, &m->weight, 0, m->packed.tiles,
+                 check_alloc(run, ds_pack_scratch(&m->weight)));
     m->packed.data = data;
 }
 
@@ -94,8 +99,9 @@ static void make_act(check_run *run, quantised *a, const float *x, int rows, int
     a->sum = check_alloc(run, blocks * sizeof(int32_t));
     for (int r = 0; r < rows; r++)
         ds_matmul_impls[0].quant(x + (size_t)r * (size_t)k, k, a->q + (size_t)r * (size_t)k,
-                                 a->scale + (size_t)r * row, a->min + (size_t)r * row, a->sum + (size_t)r * row);
-    a->act = (ds_qact){ k, a->q, a->scale, a->min, a->sum };
+                                 a->scale + (size_t)r * row, a->min + (size_t)r * row,
+                                 a->sum + (size_t)r * row);
+    a->act = (ds_qact){k, a->q, a->scale, a->min, a->sum};
 }
 
 enum rows_kind { ROWS_NORMAL, ROWS_SPIKES, ROWS_ZERO, ROWS_MOST, ROWS_LEAST, ROWS_KINDS };
@@ -126,8 +132,8 @@ static void call(const ds_matmul_impl *impl, const matmul *m, int row, int rows,
 {
     const size_t k = (size_t)m->k, at = (size_t)row * k, block = at / DS_BLOCK;
     if (m->q) {
-        const ds_qact act = { m->k, m->act->q + at, m->act->scale + block, m->act->min + block,
-                              m->act->sum + block };
+        const ds_qact act = {m->k, m->act->q + at, m->act->scale + block, m->act->min + block,
+                             m->act->sum + block};
         impl->qmm(m->q, &act, rows, tile0, tile1, out);
     } else
         impl->fmm(m->f, m->x + at, m->k, rows, tile0, tile1, out);
@@ -166,7 +172,7 @@ static void check_impls(check_run *run, const char *kernel, const matmul *m, con
     for (int r = 0; r < m->rows; r++)
         for (int o = 0; o < m->n; o++) /* the three cells between rows stay NaN, and must */
             old[(size_t)r * (size_t)ld + (size_t)o] = check_normal(run);
-    ds_dest out = { ref, ld, with & 1 ? bias : NULL, with & 2 };
+    ds_dest out = {ref, ld, with & 1 ? bias : NULL, with & 2};
     memcpy(ref, old, bytes);
     call(&ds_matmul_impls[0], m, 0, m->rows, 0, m->tiles, &out);
     double *want = check_alloc(run, (size_t)m->rows * (size_t)m->n * sizeof *want);
@@ -220,7 +226,7 @@ static void check_integer(check_run *run, size_t format, int n, int k, int rows,
     quantised a;
     make_matrix(run, &w, n, k, c, codes);
     make_act(run, &a, make_rows(run, rows, k, kind), rows, k);
-    matmul m = { .q = &w.packed, .act = &a.act, .n = n, .k = k, .tiles = w.packed.tiles, .rows = rows };
+    matmul m = {.q = &w.packed, .act = &a.act, .n = n, .k = k, .tiles = w.packed.tiles, .rows = rows};
     snprintf(m.name, sizeof m.name, "qmm %s n %d k %d rows %d case %d.%d", formats[format].name, n, k, rows,
              (int)kind, (int)codes);
     double *exact = check_alloc(run, (size_t)rows * (size_t)n * sizeof *exact);
@@ -247,18 +253,18 @@ static void check_integer(check_run *run, size_t format, int n, int k, int rows,
     check_free_all(run);
 }
 
-static const int row_counts[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 33 };
+static const int row_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 33};
 
 static void check_integers(check_run *run)
 {
     static const struct {
         int n, k;
-    } shapes[] = { { 1, 128 }, { 17, 128 }, { 39, 384 }, { 64, 256 } };
+    } shapes[] = {{1, 128}, {17, 128}, {39, 384}, {64, 256}};
     for (size_t f = 0; f < COUNT(formats); f++) {
         for (size_t s = 0; s < COUNT(shapes); s++)
             for (size_t r = 0; r < COUNT(row_counts); r++)
-                check_integer(run, f, shapes[s].n, shapes[s].k, row_counts[r], r % 2 ? ROWS_SPIKES : ROWS_NORMAL,
-                              CODES_RANDOM);
+                check_integer(run, f, shapes[s].n, shapes[s].k, row_counts[r],
+                              r % 2 ? ROWS_SPIKES : ROWS_NORMAL, CODES_RANDOM);
         for (int kind = ROWS_NORMAL; kind < ROWS_KINDS; kind++) /* sums at their ends: saturation shows */
             for (int codes = CODES_RANDOM; codes <= CODES_LEAST; codes++)
                 check_integer(run, f, 20, 128, 5, (enum rows_kind)kind, (enum codes_kind)codes);
@@ -279,15 +285,19 @@ static void check_float(check_run *run, ds_dtype type, int n, int k, int rows)
         values[i] = type == DS_F32 ? check_normal(run) : scale_value(run);
     float *x = check_alloc(run, (size_t)rows * (size_t)k * sizeof *x);
     check_fill(run, x, (size_t)rows * (size_t)k, rows % 2 ? 0 : 1e4f);
-    const ds_weight weight = { .name = "random", .type = type, .rows = (uint32_t)n, .cols = (uint32_t)k,
-                               .owner = values, .floats = floats_row };
+    const ds_weight weight = {.name = "random",
+                              .type = type,
+                              .rows = (uint32_t)n,
+                              .cols = (uint32_t)k,
+                              .owner = values,
+                              .floats = floats_row};
     ds_fmat w;
     ds_fmat_describe(&w, &weight, type);
     uint8_t *data = check_alloc(run, (size_t)w.tiles * w.tile_bytes);
     memset(data, 0, (size_t)w.tiles * w.tile_bytes);
     ds_fmat_fill(&w, data, &weight, 0, w.tiles, check_alloc(run, ds_pack_scratch(&weight)));
     w.data = data;
-    matmul m = { .f = &w, .x = x, .n = n, .k = k, .tiles = w.tiles, .rows = rows };
+    matmul m = {.f = &w, .x = x, .n = n, .k = k, .tiles = w.tiles, .rows = rows};
     snprintf(m.name, sizeof m.name, "fmm %s n %d k %d rows %d", ds_dtype_get(type)->name, n, k, rows);
     double *exact = check_alloc(run, (size_t)rows * (size_t)n * sizeof *exact);
     double *mag = check_alloc(run, (size_t)rows * (size_t)n * sizeof *mag);
@@ -311,9 +321,9 @@ static void check_floats(check_run *run)
 {
     static const struct {
         int n, k;
-    } shapes[] = { { 1, 1 }, { 17, 7 }, { 80, 64 }, { 50, 301 } };
-    static const ds_dtype types[] = { DS_F32, DS_F16, DS_BF16 };
-    static const int more_rows[] = { 10, 13, 24, 49, 60, 107 };
+    } shapes[] = {{1, 1}, {17, 7}, {80, 64}, {50, 301}};
+    static const ds_dtype types[] = {DS_F32, DS_F16, DS_BF16};
+    static const int more_rows[] = {10, 13, 24, 49, 60, 107};
     for (size_t t = 0; t < COUNT(types); t++) {
         for (size_t s = 0; s < COUNT(shapes); s++)
             for (size_t r = 0; r < COUNT(row_counts); r++)
@@ -340,12 +350,14 @@ static void check_quant(check_run *run, const float *x, int k, const char *what)
             finite = finite && isfinite(x[i]);
             sum += ref.q[i];
         }
-        if (sum != ref.sum[b] || (finite && (ref.scale[b] != max / 127 || ref.min[b] != ref.scale[b] * (float)sum)))
+        if (sum != ref.sum[b] ||
+            (finite && (ref.scale[b] != max / 127 || ref.min[b] != ref.scale[b] * (float)sum)))
             check_fail(run, "quant c %s: block %zu has the wrong scale or sum", what, b);
         if (!finite && isfinite(ref.scale[b]))
             check_fail(run, "quant c %s: block %zu lost its infinity or NaN", what, b);
         for (size_t i = b * DS_BLOCK; i < (b + 1) * DS_BLOCK && finite; i++) /* half a step, and rounding */
-            if (!(fabs((double)x[i] - (double)ref.scale[b] * ref.q[i]) <= (double)max / 127 * 0.50002 + 0x1p-100))
+            if (!(fabs((double)x[i] - (double)ref.scale[b] * ref.q[i]) <=
+                  (double)max / 127 * 0.50002 + 0x1p-100))
                 check_fail(run, "quant c %s: %a became %d", what, (double)x[i], ref.q[i]);
     }
     for (size_t v = 1; v < ds_matmul_impl_count; v++) {
@@ -366,7 +378,7 @@ static void check_quant(check_run *run, const float *x, int k, const char *what)
 
 static void check_quants(check_run *run)
 {
-    static const float sizes[] = { 1, 1e-30f, 1e-36f, 1e-42f, 1e30f, 3e38f };
+    static const float sizes[] = {1, 1e-30f, 1e-36f, 1e-42f, 1e30f, 3e38f};
     for (size_t s = 0; s < COUNT(sizes); s++) {
         float *x = check_alloc(run, 640 * sizeof *x);
         check_fill(run, x, 640, s == 0 ? 1e4f : 0);
@@ -381,7 +393,7 @@ static void check_quants(check_run *run)
         x[i] = i % 32 == 0 ? 127 : (float)(i % 32) + 0.5f - 16;
     check_quant(run, x, 256, "ties");
     for (int b = 0; b < 6; b++) {
-        const float odd[] = { INFINITY, -INFINITY, NAN, -NAN, -0.0f, 0x1p-149f };
+        const float odd[] = {INFINITY, -INFINITY, NAN, -NAN, -0.0f, 0x1p-149f};
         x[b * DS_BLOCK + b * 5] = odd[b];
     }
     for (int i = 0; i < 32; i++)
@@ -416,7 +428,7 @@ static const size_t bench_set = (size_t)96 << 20;
 
 static void bench_rows(check_run *run, bench *b, const char *kernel, const char *name)
 {
-    static const int rows[] = { 1, 2, 3, 4, 6, 8, 16, 64, BENCH_ROWS };
+    static const int rows[] = {1, 2, 3, 4, 6, 8, 16, 64, BENCH_ROWS};
     const size_t k = (size_t)b->m.k, n = (size_t)b->m.n;
     float *x = make_rows(run, BENCH_ROWS, b->m.k, ROWS_NORMAL);
     quantised a;
@@ -424,7 +436,7 @@ static void bench_rows(check_run *run, bench *b, const char *kernel, const char 
         make_act(run, &a, x, BENCH_ROWS, b->m.k);
     b->m.act = &a.act;
     b->m.x = x;
-    b->out = (ds_dest){ .y = check_alloc(run, BENCH_ROWS * n * sizeof(float)), .ld = b->m.n };
+    b->out = (ds_dest){.y = check_alloc(run, BENCH_ROWS * n * sizeof(float)), .ld = b->m.n};
     for (size_t i = 0; i < COUNT(rows); i++) {
         char shape[64];
         if (n > 10000 && rows[i] > 16) /* the head has few rows */
@@ -453,11 +465,11 @@ static void bench_integer(check_run *run, const ds_matmul_impl *impl, int n, int
     size_t f = 0;
     while (strcmp(formats[f].name, format) != 0)
         f++;
-    bench b = { .impl = impl };
+    bench b = {.impl = impl};
     matrix w;
     make_matrix(run, &w, n, k, &formats[f].codes, CODES_RANDOM);
     b.q = w.packed;
-    b.m = (matmul){ .q = &b.q, .n = n, .k = k, .tiles = w.packed.tiles };
+    b.m = (matmul){.q = &b.q, .n = n, .k = k, .tiles = w.packed.tiles};
     if (!bench_pages(run, &b, (size_t)w.packed.tiles * w.packed.tile_bytes))
         return;
     for (int i = 0; i < b.copies; i++)
@@ -467,10 +479,10 @@ static void bench_integer(check_run *run, const ds_matmul_impl *impl, int n, int
 
 static void bench_float(check_run *run, const ds_matmul_impl *impl, int n, int k, ds_dtype type)
 {
-    bench b = { .impl = impl };
-    const ds_weight weight = { .rows = (uint32_t)n, .cols = (uint32_t)k };
+    bench b = {.impl = impl};
+    const ds_weight weight = {.rows = (uint32_t)n, .cols = (uint32_t)k};
     ds_fmat_describe(&b.f, &weight, type);
-    b.m = (matmul){ .f = &b.f, .n = n, .k = k, .tiles = b.f.tiles };
+    b.m = (matmul){.f = &b.f, .n = n, .k = k, .tiles = b.f.tiles};
     if (!bench_pages(run, &b, (size_t)b.f.tiles * b.f.tile_bytes))
         return;
     const size_t elems = b.stride * (size_t)b.copies / (type == DS_F32 ? 4 : 2);
@@ -478,7 +490,8 @@ static void bench_float(check_run *run, const ds_matmul_impl *impl, int n, int k
         if (type == DS_F32)
             ((float *)(void *)b.pages)[i] = i % 3 ? 1.0f : 1.5f;
         else
-            ((uint16_t *)(void *)b.pages)[i] = type == DS_F16 ? (i % 3 ? 0x3c00 : 0x3e00) : (i % 3 ? 0x3f80 : 0x3fc0);
+            ((uint16_t *)(void *)b.pages)[i] =
+                type == DS_F16 ? (i % 3 ? 0x3c00 : 0x3e00) : (i % 3 ? 0x3f80 : 0x3fc0);
     bench_rows(run, &b, "fmm", ds_dtype_get(type)->name);
 }
 
@@ -513,7 +526,7 @@ static void bench_impl(check_run *run, const ds_matmul_impl *impl)
         bench_float(run, impl, 576, 1536, DS_BF16);
     }
     if (check_runnable(run, "quant", impl->isa, impl->need)) {
-        bench_quantiser b = { .impl = impl, .x = make_rows(run, 1, 1536, ROWS_NORMAL), .k = 1536 };
+        bench_quantiser b = {.impl = impl, .x = make_rows(run, 1, 1536, ROWS_NORMAL), .k = 1536};
         make_act(run, &b.out, b.x, 1, b.k);
         check_bench(run, "quant", impl->isa, "k1536", quant_call, &b, 0, 0);
         check_free_all(run);

@@ -9,14 +9,16 @@
 
 static int usage(const char *arg)
 {
-    fprintf(stderr, "ds_check: what is %s?\nusage: ds_check [--seed N] [--cpu c|avx2|avx512|neon|auto] "
-                    "[--only KERNEL] [--bench] [--json]\n", arg);
+    fprintf(stderr,
+            "ds_check: what is %s?\nusage: ds_check [--seed N] [--cpu c|avx2|avx512|neon|auto] "
+            "[--only KERNEL] [--bench] [--json]\n",
+            arg);
     return 2;
 }
 
 int main(int argc, char **argv)
 {
-    check_run run = { .seed = (uint64_t)time(NULL), .cpu_flags = ds_cpu_flags() };
+    check_run run = {.seed = (uint64_t)time(NULL), .cpu_flags = ds_cpu_flags()};
 #ifdef DS_CHECK_EMULATED
     if (run.cpu_flags & DS_CPU_AVX2)
         run.cpu_flags |= DS_CPU_AVX512;

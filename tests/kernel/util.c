@@ -10,10 +10,10 @@
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
-#define POISON(p, n) ASAN_POISON_MEMORY_REGION(p, n)
+#define POISON(p, n)   ASAN_POISON_MEMORY_REGION(p, n)
 #define UNPOISON(p, n) ASAN_UNPOISON_MEMORY_REGION(p, n)
 #else
-#define POISON(p, n) ((void)0)
+#define POISON(p, n)   ((void)0)
 #define UNPOISON(p, n) ((void)0)
 #endif
 
@@ -153,7 +153,8 @@ void check_bench(check_run *run, const char *kernel, const char *isa, const char
     }
     const double gb = bytes / best * 1e-9, gop = ops / best * 1e-9;
     if (run->json) {
-        printf("{\"bench\":\"%s\",\"isa\":\"%s\",\"shape\":\"%s\",\"ns\":%.1f", kernel, isa, shape, best * 1e9);
+        printf("{\"bench\":\"%s\",\"isa\":\"%s\",\"shape\":\"%s\",\"ns\":%.1f", kernel, isa, shape,
+               best * 1e9);
         if (bytes > 0)
             printf(",\"gb_s\":%.2f", gb);
         if (ops > 0)

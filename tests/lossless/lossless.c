@@ -161,8 +161,8 @@ static ds_status open_gen(ds_gen **gen, ds_model *model, ds_drafter *drafter, in
         .eos = run.eos,
         .n_eos = run.n_eos,
     };
-    ds_status status = ds_gen_open(gen, model, drafter, run.prompts[prompt].ids, run.prompts[prompt].n, 0,
-                                   &opts, err);
+    ds_status status =
+        ds_gen_open(gen, model, drafter, run.prompts[prompt].ids, run.prompts[prompt].n, 0, &opts, err);
     for (bool done = false; !done && !status;)
         status = ds_gen_prefill(*gen, &done, err);
     return status;
@@ -191,8 +191,8 @@ static bool same(const ds_gen *gen, ids *right, int prompt, const char *how, tal
         at++;
     if (at == n && at == right->n)
         return true;
-    printf("    prompt %d, %s: token %d of %d is %d, not %d\n", prompt, how, at, n, at < n ? (int)got[at] : -1,
-           at < right->n ? (int)right->ids[at] : -1);
+    printf("    prompt %d, %s: token %d of %d is %d, not %d\n", prompt, how, at, n,
+           at < n ? (int)got[at] : -1, at < right->n ? (int)right->ids[at] : -1);
     return false;
 }
 
@@ -249,14 +249,18 @@ static ds_status combination(ds_model *model, ds_drafter *drafter, const char *n
 
 /* One backend: plain, then every drafter. */
 static ds_status machine(const ds_checkpoint *target, ds_checkpoint *const *drafters,
-                         const char *const *names, int n_drafters, const ds_cpu_opts *cpu, ds_error *err)
+                         const char *const *names, int n_drafters, const char *isa, const ds_cpu_opts *cpu,
+                         ds_error *err)
 {
     ds_backend *be;
     ds_status status = ds_cpu_open(&be, cpu, err);
     if (status)
         return status;
     ds_model *model = NULL;
-    status = ds_model_open(&model, target, be, NULL, err);
+    if (isa && strcmp(be->isa, isa) != 0) /* or a run would pass for what it is not */
+        status = ds_fail(err, DS_INTERNAL, "asked for %s, the backend runs %s", isa, be->isa);
+    if (!status)
+        status = ds_model_open(&model, target, be, NULL, err);
     for (int t = 0; t < args.n_temperatures && !status; t++)
         status = combination(model, NULL, "plain", t, err);
     for (int d = 0; d < n_drafters && !status; d++) {
@@ -291,8 +295,9 @@ static ds_status matrix(const ds_checkpoint *target, ds_checkpoint *const *draft
             continue;
         }
         for (int i = 0; i < args.n_threads && !status; i++) {
-            ds_cpu_opts cpu = {.threads = atoi(args.threads[i]), .cpu_mask = mask, .exact = args.exact};
-            status = machine(target, drafters, names, n_drafters, &cpu, err);
+            ds_cpu_opts cpu = {
+                .threads = atoi(args.threads[i]), .cpu_mask = mask | DS_CPU_NONE, .exact = args.exact};
+            status = machine(target, drafters, names, n_drafters, named ? args.cpus[c] : NULL, &cpu, err);
         }
     }
     return status;
@@ -303,7 +308,8 @@ static ds_status matrix(const ds_checkpoint *target, ds_checkpoint *const *draft
 static int split(char *list, char **out, int max)
 {
     int n = 0;
-    for (char *save = NULL, *word = strtok_r(list, ",", &save); word && n < max; word = strtok_r(NULL, ",", &save))
+    for (char *save = NULL, *word = strtok_r(list, ",", &save); word && n < max;
+         word = strtok_r(NULL, ",", &save))
         out[n++] = word;
     return n;
 }
@@ -358,7 +364,8 @@ int main(int argc, char **argv)
     const char *needed[] = {args.model, args.drafter};
     for (size_t i = 0; i < COUNT(needed); i++)
         if (!ds_file_exists(needed[i])) {
-            fprintf(stderr, "\n*** SKIP: %s is missing (set DSPARK_TEST_DATA, or fetch the test data) ***\n\n",
+            fprintf(stderr,
+                    "\n*** SKIP: %s is missing (set DSPARK_TEST_DATA, or fetch the test data) ***\n\n",
                     needed[i]);
             return EXIT_SKIP;
         }

@@ -24,12 +24,12 @@ typedef struct {
     int n_prompt;
 } test_pair;
 
-#define MUST(call)                                                      \
-    do {                                                                \
-        ds_error err_ = {0};                                            \
-        ds_error *err = &err_;                                          \
-        if (call)                                                       \
-            fail_msg("%s:%d: %s", __FILE__, __LINE__, err_.text);       \
+#define MUST(call)                                                                                           \
+    do {                                                                                                     \
+        ds_error err_ = {0};                                                                                 \
+        ds_error *err = &err_;                                                                               \
+        if (call)                                                                                            \
+            fail_msg("%s:%d: %s", __FILE__, __LINE__, err_.text);                                            \
     } while (0)
 
 /* Adds up to n ids of the list `key` of golden.json to the prompt. */

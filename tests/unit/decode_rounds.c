@@ -68,9 +68,10 @@ static answer generate(test_pair *p, const ds_decode_opts *opts, int ctx)
 static void same(const answer *got, const answer *want, int n, const char *name, const ds_decode_opts *o)
 {
     if (got->n != n || memcmp(got->ids, want->ids, (size_t)n * sizeof *got->ids))
-        fail_msg("%s, T %g, seed %d, max_draft %d, max_new %d, confidence %g: ids differ from plain decoding's",
-                 name, (double)o->sampling.temperature, (int)o->sampling.seed, o->max_draft, o->max_new,
-                 (double)o->confidence_threshold);
+        fail_msg(
+            "%s, T %g, seed %d, max_draft %d, max_new %d, confidence %g: ids differ from plain decoding's",
+            name, (double)o->sampling.temperature, (int)o->sampling.seed, o->max_draft, o->max_new,
+            (double)o->confidence_threshold);
 }
 
 static void test_drafts_change_nothing(void **state)
@@ -140,7 +141,8 @@ static void test_limits(void **state)
             same(&a, &plain, room, "context", &o);
             assert_int_equal(a.finish, DS_FINISH_LENGTH);
         }
-        for (int at = 0; at < 24; at++) { /* at each place of a block: EOS ends, and what follows is dropped */
+        for (int at = 0; at < 24;
+             at++) { /* at each place of a block: EOS ends, and what follows is dropped */
             int32_t eos[] = {-1, plain.ids[at]};
             int n = 0;
             while (plain.ids[n++] != eos[1])
@@ -174,7 +176,8 @@ static void test_refusals(void **state)
     snprintf(number, sizeof number, "%d", p.n_prompt);
     assert_non_null(strstr(err.text, number));
     assert_int_equal(ds_gen_open(&gen, p.target, p.drafter, p.prompt, 0, 0, &o, &err), DS_INVALID);
-    assert_int_equal(ds_gen_open(&gen, p.target, p.drafter, (int32_t[]){1, 99999}, 2, 0, &o, &err), DS_INVALID);
+    assert_int_equal(ds_gen_open(&gen, p.target, p.drafter, (int32_t[]){1, 99999}, 2, 0, &o, &err),
+                     DS_INVALID);
     o.max_new = 0;
     assert_int_equal(ds_gen_open(&gen, p.target, p.drafter, p.prompt, p.n_prompt, 0, &o, &err), DS_INVALID);
     o.max_new = 1;
@@ -324,10 +327,14 @@ static void test_rejection_repeats(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_drafts_change_nothing), cmocka_unit_test(test_golden_ids),
-        cmocka_unit_test(test_limits),                cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_long_prompt),           cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_full_batch),            cmocka_unit_test(test_rejection_repeats),
+        cmocka_unit_test(test_drafts_change_nothing),
+        cmocka_unit_test(test_golden_ids),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_long_prompt),
+        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_full_batch),
+        cmocka_unit_test(test_rejection_repeats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

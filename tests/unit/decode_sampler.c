@@ -31,10 +31,14 @@ static void test_check(void **state)
         const char *field;
         ds_sampling s;
     } bad[] = {
-        {"temperature", {.temperature = -1}},   {"temperature", {.temperature = NAN}},
-        {"temperature", {.temperature = 1000}}, {"top_p", {.top_p = -0.1f}},
-        {"top_p", {.top_p = 1.5f}},             {"top_p", {.top_p = NAN}},
-        {"top_k", {.top_k = -1}},               {"min_p", {.min_p = 2}},
+        {"temperature", {.temperature = -1}},
+        {"temperature", {.temperature = NAN}},
+        {"temperature", {.temperature = 1000}},
+        {"top_p", {.top_p = -0.1f}},
+        {"top_p", {.top_p = 1.5f}},
+        {"top_p", {.top_p = NAN}},
+        {"top_k", {.top_k = -1}},
+        {"min_p", {.min_p = 2}},
         {"min_p", {.min_p = NAN}},
     };
     for (size_t i = 0; i < COUNT(bad); i++) {
@@ -271,9 +275,12 @@ static void test_gumbel(void **state)
         int pos;
         int32_t id;
     } others[] = {
-        {"the next id, mostly of its block", 0, 0, 1}, {"an id of its block", 0, 0, 7},
-        {"the next block", 0, 0, 64},                  {"the next position", 0, 1, 0},
-        {"the next seed", 1, 0, 0},                    {"the next seed and position", 1, 1, 0},
+        {"the next id, mostly of its block", 0, 0, 1},
+        {"an id of its block", 0, 0, 7},
+        {"the next block", 0, 0, 64},
+        {"the next position", 0, 1, 0},
+        {"the next seed", 1, 0, 0},
+        {"the next seed and position", 1, 1, 0},
     };
     enum { SIDE = 8, BINS = SIDE * SIDE };
     for (size_t o = 0; o < COUNT(others); o++) {
@@ -322,7 +329,7 @@ static void test_coupled_search(void **state)
     (void)state;
     static const int sizes[] = {1, 5, 64, 100, 1000, 20011};
     static const ds_sampling settings[] = {
-        {1, 1, 0, 0, 3}, {0.3f, 1, 0, 0, 3}, {5, 1, 0, 0, 3},     {0.8f, 0.9f, 0, 0, 3},
+        {1, 1, 0, 0, 3},  {0.3f, 1, 0, 0, 3}, {5, 1, 0, 0, 3},         {0.8f, 0.9f, 0, 0, 3},
         {1, 1, 40, 0, 3}, {1, 1, 0, 0.1f, 3}, {0.8f, 0.95f, 20, 0, 3}, {100, 1, 0, 0, 3},
     };
     enum { MOST = 20011 };
@@ -435,11 +442,16 @@ static void test_inverse_cdf(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_check),          cmocka_unit_test(test_table),
-        cmocka_unit_test(test_bad_rows),       cmocka_unit_test(test_against_sort),
-        cmocka_unit_test(test_flat),           cmocka_unit_test(test_uniform_noise),
-        cmocka_unit_test(test_gumbel),         cmocka_unit_test(test_coupled_search),
-        cmocka_unit_test(test_coupled_is_exact), cmocka_unit_test(test_rejection_is_exact),
+        cmocka_unit_test(test_check),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_bad_rows),
+        cmocka_unit_test(test_against_sort),
+        cmocka_unit_test(test_flat),
+        cmocka_unit_test(test_uniform_noise),
+        cmocka_unit_test(test_gumbel),
+        cmocka_unit_test(test_coupled_search),
+        cmocka_unit_test(test_coupled_is_exact),
+        cmocka_unit_test(test_rejection_is_exact),
         cmocka_unit_test(test_inverse_cdf),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

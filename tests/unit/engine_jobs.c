@@ -72,7 +72,8 @@ static bool collect(void *user, const ds_event *event)
         r->first_token_s = event->end.first_token_s;
         for (int i = 0; i < r->rounds; i++)
             r->committed += event->end.rounds[i].committed;
-        memcpy(r->ids, event->end.token_ids, sizeof *r->ids * (size_t)r->n_ids);
+        if (r->n_ids)
+            memcpy(r->ids, event->end.token_ids, sizeof *r->ids * (size_t)r->n_ids);
     }
     return r->events != r->cancel_at;
 }

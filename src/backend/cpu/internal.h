@@ -6,6 +6,8 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/pool.h"
 
+typedef struct ds_slab ds_slab;
+
 struct ds_matrix {
     bool integer;
     ds_qmat q;
@@ -13,6 +15,7 @@ struct ds_matrix {
     int n, k;
     uint8_t *pages;
     size_t bytes;
+    ds_slab *slab; /* where pages lie */
 };
 
 struct ds_table {
@@ -47,6 +50,7 @@ typedef struct ds_cpu {
     ds_scratch act;                        /* activations of the linear being run */
     ds_scratch partial;                    /* attention results by chunk */
     ds_scratch local[DS_POOL_MAX_THREADS]; /* one a worker */
+    ds_slab *slab;                         /* the one that is being filled */
     uint32_t serial;                       /* of the next linear */
     bool no_memory;                        /* a buffer could not grow: the next sync says so */
 } ds_cpu;
@@ -85,6 +89,12 @@ void ds_cpu_ew(ds_backend *be, ds_ew op, float *y, const float *a, const float *
 void ds_cpu_argmax(ds_backend *be, int32_t *out, const float *x, int ld, int rows, int n,
                    const int32_t *offsets);
 void ds_cpu_upload(ds_backend *be, void *dst, const void *src, size_t bytes);
+
+void ds_cpu_slab_close(ds_cpu *cpu);
+ds_status ds_cpu_matrix_open(ds_backend *be, ds_matrix **out, const ds_weight *w, ds_error *err);
+void ds_cpu_matrix_close(ds_backend *be, ds_matrix *m);
+size_t ds_cpu_matrix_bytes(const ds_matrix *m);
+bool ds_cpu_matrix_is_integer(const ds_matrix *m);
 
 ds_status ds_cpu_kv_open(ds_backend *be, ds_kv **out, const ds_kv_shape *shape, ds_error *err);
 void ds_cpu_kv_close(ds_backend *be, ds_kv *kv);

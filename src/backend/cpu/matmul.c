@@ -1,6 +1,6 @@
 /* Matmul and the activation quantiser: the references, and the table of implementations. */
-#include "backend/cpu/half.h"
 #include "backend/cpu/matmul.h"
+#include "backend/cpu/half.h"
 
 #include <float.h>
 #include <math.h>
@@ -50,9 +50,9 @@ void ds_qmm_c(const ds_qmat *w, const ds_qact *x, int rows, int tile0, int tile1
                 const uint8_t *group = tile + (size_t)(b / per_group) * w->group_bytes;
                 const uint8_t *scales = group + (size_t)per_group * block_bytes;
                 const size_t at = (size_t)r * blocks + b;
-                int32_t sum = block_sum(w, group + (size_t)(b % per_group) * block_bytes, lane,
-                                        x->q + at * DS_BLOCK) -
-                              w->zero * x->sum[at];
+                int32_t sum =
+                    block_sum(w, group + (size_t)(b % per_group) * block_bytes, lane, x->q + at * DS_BLOCK) -
+                    w->zero * x->sum[at];
                 acc = fmaf(element(scales, w->scale_type, lane) * x->scale[at], (float)sum, acc);
                 if (w->has_min)
                     acc = fmaf(element(scales + scale_bytes, w->scale_type, lane), x->min[at], acc);
@@ -62,8 +62,7 @@ void ds_qmm_c(const ds_qmat *w, const ds_qact *x, int rows, int tile0, int tile1
     }
 }
 
-void ds_fmm_c(const ds_fmat *w, const float *x, int ldx, int rows, int tile0, int tile1,
-              const ds_dest *out)
+void ds_fmm_c(const ds_fmat *w, const float *x, int ldx, int rows, int tile0, int tile1, const ds_dest *out)
 {
     for (int o = tile0 * DS_TILE; o < tile1 * DS_TILE && o < w->n; o++) {
         const uint8_t *tile = w->data + (size_t)(o / DS_TILE) * w->tile_bytes;
@@ -100,10 +99,10 @@ void ds_quant_c(const float *x, int k, int8_t *q, float *scale, float *min, int3
 }
 
 const ds_matmul_impl ds_matmul_impls[] = {
-    { "c", 0, ds_qmm_c, ds_fmm_c, ds_quant_c },
+    {"c", 0, ds_qmm_c, ds_fmm_c, ds_quant_c},
 #if defined(__x86_64__)
-    { "avx2", DS_CPU_AVX2, ds_qmm_avx2, ds_fmm_avx2, ds_quant_avx2 },
-    { "avx512", DS_CPU_AVX2 | DS_CPU_AVX512, ds_qmm_avx512, ds_fmm_avx512, ds_quant_avx512 },
+    {"avx2", DS_CPU_AVX2, ds_qmm_avx2, ds_fmm_avx2, ds_quant_avx2},
+    {"avx512", DS_CPU_AVX2 | DS_CPU_AVX512, ds_qmm_avx512, ds_fmm_avx512, ds_quant_avx512},
 #endif
 };
 const size_t ds_matmul_impl_count = sizeof ds_matmul_impls / sizeof ds_matmul_impls[0];

@@ -16,8 +16,8 @@ typedef struct {
 } pair16;
 
 /* the last tile of a matrix whose n is no multiple of 16 */
-static __attribute__((noinline, cold, unused)) void store_some16(const ds_dest *out, int row, int n,
-                                                                   int o, __m256 low, __m256 high)
+static __attribute__((noinline, cold, unused)) void store_some16(const ds_dest *out, int row, int n, int o,
+                                                                 __m256 low, __m256 high)
 {
     float v[DS_TILE], *y = out->y + (size_t)row * out->ld + o;
     _mm256_storeu_ps(v, low);

@@ -36,13 +36,13 @@ DS_EMU ds_emu ds_emu_of(const void *v)
 
 DS_EMU __m512 ds_emu_ps(__m256 low, __m256 high)
 {
-    ds_emu e = { .ps = { low, high } };
+    ds_emu e = {.ps = {low, high}};
     return _mm512_loadu_ps(&e);
 }
 
 DS_EMU __m512i ds_emu_si(__m256i low, __m256i high)
 {
-    ds_emu e = { .si = { low, high } };
+    ds_emu e = {.si = {low, high}};
     return _mm512_loadu_si512(&e);
 }
 
@@ -60,7 +60,8 @@ DS_EMU __m512i ds_emu_cvtps_epi32(__m512 a)
 
 DS_EMU __m512 ds_emu_cvtph_ps(__m256i a)
 {
-    return ds_emu_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(a)), _mm256_cvtph_ps(_mm256_extracti128_si256(a, 1)));
+    return ds_emu_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(a)),
+                     _mm256_cvtph_ps(_mm256_extracti128_si256(a, 1)));
 }
 
 DS_EMU __m512i ds_emu_cvtepu16_epi32(__m256i a)
@@ -143,19 +144,19 @@ DS_EMU __m256 ds_emu_extractf32x8_ps(__m512 a, int half)
 
 #undef _mm512_cvtps_ph
 #undef _mm512_extractf32x8_ps
-#define _mm512_cvtepi32_ps ds_emu_cvtepi32_ps
-#define _mm512_cvtps_epi32 ds_emu_cvtps_epi32
-#define _mm512_cvtph_ps ds_emu_cvtph_ps
+#define _mm512_cvtepi32_ps        ds_emu_cvtepi32_ps
+#define _mm512_cvtps_epi32        ds_emu_cvtps_epi32
+#define _mm512_cvtph_ps           ds_emu_cvtph_ps
 #define _mm512_cvtps_ph(a, round) ds_emu_cvtps_ph(a)
-#define _mm512_cvtepu16_epi32 ds_emu_cvtepu16_epi32
-#define _mm512_cvtepi8_epi32 ds_emu_cvtepi8_epi32
-#define _mm512_cvtepi32_epi8 ds_emu_cvtepi32_epi8
-#define _mm512_reduce_add_epi32 ds_emu_reduce_add_epi32
-#define _mm512_reduce_max_epi32 ds_emu_reduce_max_epi32
-#define _mm512_reduce_max_ps ds_emu_reduce_max_ps
-#define _mm512_mask_storeu_ps ds_emu_mask_storeu_ps
-#define _mm512_maskz_loadu_ps ds_emu_maskz_loadu_ps
-#define _mm512_extractf32x8_ps ds_emu_extractf32x8_ps
+#define _mm512_cvtepu16_epi32     ds_emu_cvtepu16_epi32
+#define _mm512_cvtepi8_epi32      ds_emu_cvtepi8_epi32
+#define _mm512_cvtepi32_epi8      ds_emu_cvtepi32_epi8
+#define _mm512_reduce_add_epi32   ds_emu_reduce_add_epi32
+#define _mm512_reduce_max_epi32   ds_emu_reduce_max_epi32
+#define _mm512_reduce_max_ps      ds_emu_reduce_max_ps
+#define _mm512_mask_storeu_ps     ds_emu_mask_storeu_ps
+#define _mm512_maskz_loadu_ps     ds_emu_maskz_loadu_ps
+#define _mm512_extractf32x8_ps    ds_emu_extractf32x8_ps
 #endif
 
 #endif

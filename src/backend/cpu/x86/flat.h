@@ -6,7 +6,7 @@
 #ifndef __has_feature
 #define __has_feature(x) 0
 #endif
-#if !defined(DS_SIMDE) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) &&                  \
+#if !defined(DS_SIMDE) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) &&                 \
     !__has_feature(address_sanitizer) && !__has_feature(thread_sanitizer)
 #define DS_FLAT
 #endif

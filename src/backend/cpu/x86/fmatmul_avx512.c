@@ -19,12 +19,10 @@ INLINE void pass(const uint8_t *p, size_t tile_bytes, const float *x, size_t ldx
                  const int tiles, const ds_dtype type, float *acc)
 {
     const int step = type == DS_F32 ? 64 : 32;
-    __m512 sum[GROUP][4];
+    __m512 sum[GROUP]; /* [rows][tiles] */
     UNROLL
-    for (int r = 0; r < rows; r++)
-        UNROLL
-        for (int t = 0; t < tiles; t++)
-            sum[r][t] = _mm512_loadu_ps(acc + (r * tiles + t) * DS_TILE);
+    for (int c = 0; c < rows * tiles; c++)
+        sum[c] = _mm512_loadu_ps(acc + c * DS_TILE);
     for (int i = 0; i < k; i++, p += step) {
         UNROLL
         for (int t = 0; t < tiles; t++) {
@@ -32,53 +30,51 @@ INLINE void pass(const uint8_t *p, size_t tile_bytes, const float *x, size_t ldx
             const __m512 w = weights(p + t * tile_bytes, type);
             UNROLL
             for (int r = 0; r < rows; r++)
-                sum[r][t] = _mm512_fmadd_ps(_mm512_set1_ps(x[r * ldx + i]), w, sum[r][t]);
+                sum[r * tiles + t] = _mm512_fmadd_ps(_mm512_set1_ps(x[r * ldx + i]), w, sum[r * tiles + t]);
         }
     }
     UNROLL
-    for (int r = 0; r < rows; r++)
-        UNROLL
-        for (int t = 0; t < tiles; t++)
-            _mm512_storeu_ps(acc + (r * tiles + t) * DS_TILE, sum[r][t]);
+    for (int c = 0; c < rows * tiles; c++)
+        _mm512_storeu_ps(acc + c * DS_TILE, sum[c]);
 }
 
 typedef void pass_fn(const uint8_t *p, size_t tile_bytes, const float *x, size_t ldx, int k, float *acc);
 
-#define PASS(name, rows, tiles, type)                                                                         \
-    static void name(const uint8_t *p, size_t tile_bytes, const float *x, size_t ldx, int k, float *acc)      \
-    {                                                                                                         \
-        pass(p, tile_bytes, x, ldx, k, rows, tiles, type, acc);                                               \
+#define PASS(name, rows, tiles, type)                                                                        \
+    static void name(const uint8_t *p, size_t tile_bytes, const float *x, size_t ldx, int k, float *acc)     \
+    {                                                                                                        \
+        pass(p, tile_bytes, x, ldx, k, rows, tiles, type, acc);                                              \
     }
-#define PASSES(type)                                                                                          \
-    PASS(type##_1, 1, 1, type)                                                                                \
-    PASS(type##_1_by_4, 1, 4, type)                                                                           \
-    PASS(type##_2, 2, 1, type)                                                                                \
-    PASS(type##_2_by_4, 2, 4, type)                                                                           \
-    PASS(type##_3, 3, 1, type)                                                                                \
-    PASS(type##_4, 4, 1, type)                                                                                \
-    PASS(type##_5, 5, 1, type)                                                                                \
-    PASS(type##_6, 6, 1, type)                                                                                \
-    PASS(type##_7, 7, 1, type)                                                                                \
-    PASS(type##_8, 8, 1, type)                                                                                \
-    PASS(type##_9, 9, 1, type)                                                                                \
-    PASS(type##_10, 10, 1, type)                                                                              \
-    PASS(type##_11, 11, 1, type)                                                                              \
+#define PASSES(type)                                                                                         \
+    PASS(type##_1, 1, 1, type)                                                                               \
+    PASS(type##_1_by_4, 1, 4, type)                                                                          \
+    PASS(type##_2, 2, 1, type)                                                                               \
+    PASS(type##_2_by_4, 2, 4, type)                                                                          \
+    PASS(type##_3, 3, 1, type)                                                                               \
+    PASS(type##_4, 4, 1, type)                                                                               \
+    PASS(type##_5, 5, 1, type)                                                                               \
+    PASS(type##_6, 6, 1, type)                                                                               \
+    PASS(type##_7, 7, 1, type)                                                                               \
+    PASS(type##_8, 8, 1, type)                                                                               \
+    PASS(type##_9, 9, 1, type)                                                                               \
+    PASS(type##_10, 10, 1, type)                                                                             \
+    PASS(type##_11, 11, 1, type)                                                                             \
     PASS(type##_12, 12, 1, type)
 PASSES(DS_F32)
 PASSES(DS_F16)
 PASSES(DS_BF16)
 
-#define STREAMS(type)                                                                                         \
-    {                                                                                                         \
-        { type##_1, type##_1_by_4 }, { type##_2, type##_2_by_4 }                                              \
+#define STREAMS(type)                                                                                        \
+    {                                                                                                        \
+        type##_1, type##_1_by_4, type##_2, type##_2_by_4                                                     \
     }
-#define NEARS(type)                                                                                           \
-    {                                                                                                         \
-        NULL, NULL, type##_3, type##_4, type##_5, type##_6, type##_7, type##_8, type##_9, type##_10,          \
-        type##_11, type##_12                                                                                  \
+#define NEARS(type)                                                                                          \
+    {                                                                                                        \
+        NULL, NULL, type##_3, type##_4, type##_5, type##_6, type##_7, type##_8, type##_9, type##_10,         \
+            type##_11, type##_12                                                                             \
     }
-static pass_fn *const streams[3][2][2] = { STREAMS(DS_F32), STREAMS(DS_F16), STREAMS(DS_BF16) };
-static pass_fn *const nears[3][GROUP] = { NEARS(DS_F32), NEARS(DS_F16), NEARS(DS_BF16) };
+static pass_fn *const streams[3][4] = {STREAMS(DS_F32), STREAMS(DS_F16), STREAMS(DS_BF16)};
+static pass_fn *const nears[3][GROUP] = {NEARS(DS_F32), NEARS(DS_F16), NEARS(DS_BF16)};
 
 static void near_weights(const uint8_t *p, ds_dtype type, int k, float *room)
 {

@@ -89,8 +89,8 @@ INLINE void block8(const uint8_t *p, const int8_t *q, size_t k, const int rows, 
 {
     const __m256i ones = _mm256_set1_epi16(1), flip = _mm256_set1_epi8(-128);
     const int run = codes == CODES5 ? 4 : 1; /* vectors whose products add up in 16 bits */
-    const pair none = { _mm256_setzero_si256(), _mm256_setzero_si256() };
-    pair part[4] = { none, none, none, none };
+    const pair none = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    pair part[4] = {none, none, none, none};
     UNROLL
     for (int j = 0; j < 8; j++) {
         __m256i a = load(p + 64 * j), b = load(p + 64 * j + 32), as = a, bs = b;
@@ -122,13 +122,14 @@ INLINE pair16 scales(const uint8_t *p, int type)
 {
     __asm__("" : "+r"(type));
     if (type == DS_F32)
-        return (pair16){ _mm256_loadu_ps((const float *)(const void *)p),
-                          _mm256_loadu_ps((const float *)(const void *)(p + 32)) };
-    const __m128i low = _mm_loadu_si128((const __m128i *)p), high = _mm_loadu_si128((const __m128i *)(p + 16));
+        return (pair16){_mm256_loadu_ps((const float *)(const void *)p),
+                        _mm256_loadu_ps((const float *)(const void *)(p + 32))};
+    const __m128i low = _mm_loadu_si128((const __m128i *)p),
+                  high = _mm_loadu_si128((const __m128i *)(p + 16));
     if (type == DS_F16)
-        return (pair16){ _mm256_cvtph_ps(low), _mm256_cvtph_ps(high) };
-    return (pair16){ _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(low), 16)),
-                      _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(high), 16)) };
+        return (pair16){_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)};
+    return (pair16){_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(low), 16)),
+                    _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(high), 16))};
 }
 
 INLINE void pass(const ds_qmat *w, int tile, const rows_at *x, const int rows, const enum codes codes,
@@ -156,8 +157,8 @@ INLINE void pass(const ds_qmat *w, int tile, const rows_at *x, const int rows, c
         UNROLL
         for (int i = 0; i < block_bytes; i += 64)
             _mm_prefetch((const char *)p + DS_AHEAD + i, _MM_HINT_T0);
-        const pair none = { _mm256_setzero_si256(), _mm256_setzero_si256() };
-        pair sum[4] = { none, none, none, none };
+        const pair none = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+        pair sum[4] = {none, none, none, none};
         if (codes == CODES4)
             block4(p, q, k, rows, sum);
         else
@@ -166,7 +167,8 @@ INLINE void pass(const ds_qmat *w, int tile, const rows_at *x, const int rows, c
         if ((!has_min || codes == CODES8) && corr) {
             UNROLL
             for (int r = 0; r < rows; r++) {
-                const __m256i c = _mm256_mullo_epi32(_mm256_set1_epi32(xsum[r * blocks]), _mm256_set1_epi32(corr));
+                const __m256i c =
+                    _mm256_mullo_epi32(_mm256_set1_epi32(xsum[r * blocks]), _mm256_set1_epi32(corr));
                 add32(&sum[r].low, c);
                 add32(&sum[r].high, c);
             }
@@ -176,7 +178,8 @@ INLINE void pass(const ds_qmat *w, int tile, const rows_at *x, const int rows, c
         for (int r = 0; r < rows; r++) {
             const __m256 xs = _mm256_set1_ps(scale[r * blocks]);
             acc[r][0] = _mm256_fmadd_ps(_mm256_mul_ps(ws.low, xs), _mm256_cvtepi32_ps(sum[r].low), acc[r][0]);
-            acc[r][1] = _mm256_fmadd_ps(_mm256_mul_ps(ws.high, xs), _mm256_cvtepi32_ps(sum[r].high), acc[r][1]);
+            acc[r][1] =
+                _mm256_fmadd_ps(_mm256_mul_ps(ws.high, xs), _mm256_cvtepi32_ps(sum[r].high), acc[r][1]);
         }
         if (has_min) {
             const pair16 wm = scales(s + scale_bytes, w->scale_type);
@@ -195,14 +198,15 @@ INLINE void pass(const ds_qmat *w, int tile, const rows_at *x, const int rows, c
 
 typedef void pass_fn(const ds_qmat *w, int tile, const rows_at *x, const ds_dest *out, int row);
 
-#define PASS(codes, rows)                                                                                     \
-    static void codes##_##rows(const ds_qmat *w, int tile, const rows_at *x, const ds_dest *out, int row)     \
-    {                                                                                                         \
-        pass(w, tile, x, rows, codes, false, out, row);                                                       \
-    }                                                                                                         \
-    static void codes##_min_##rows(const ds_qmat *w, int tile, const rows_at *x, const ds_dest *out, int row) \
-    {                                                                                                         \
-        pass(w, tile, x, rows, codes, true, out, row);                                                        \
+#define PASS(codes, rows)                                                                                    \
+    static void codes##_##rows(const ds_qmat *w, int tile, const rows_at *x, const ds_dest *out, int row)    \
+    {                                                                                                        \
+        pass(w, tile, x, rows, codes, false, out, row);                                                      \
+    }                                                                                                        \
+    static void codes##_min_##rows(const ds_qmat *w, int tile, const rows_at *x, const ds_dest *out,         \
+                                   int row)                                                                  \
+    {                                                                                                        \
+        pass(w, tile, x, rows, codes, true, out, row);                                                       \
     }
 #define PASSES(codes) PASS(codes, 1) PASS(codes, 2) PASS(codes, 3) PASS(codes, 4)
 PASSES(CODES4)
@@ -210,16 +214,16 @@ PASSES(CODES5)
 PASSES(CODES7)
 PASSES(CODES8)
 
-#define LIST(codes)                                                                                           \
-    {                                                                                                         \
-        { codes##_1, codes##_2, codes##_3, codes##_4 },                                                       \
-            { codes##_min_1, codes##_min_2, codes##_min_3, codes##_min_4 },                                   \
+#define LIST(codes)                                                                                          \
+    {                                                                                                        \
+        {codes##_1, codes##_2, codes##_3, codes##_4},                                                        \
+            {codes##_min_1, codes##_min_2, codes##_min_3, codes##_min_4},                                    \
     }
-static pass_fn *const passes[4][2][4] = { LIST(CODES4), LIST(CODES5), LIST(CODES7), LIST(CODES8) };
+static pass_fn *const passes[4][2][4] = {LIST(CODES4), LIST(CODES5), LIST(CODES7), LIST(CODES8)};
 
 void ds_qmm_avx2(const ds_qmat *w, const ds_qact *x, int rows, int tile0, int tile1, const ds_dest *out)
 {
-    const enum codes codes = w->bits == 4          ? CODES4
+    const enum codes codes = w->bits == 4         ? CODES4
                              : w->code_max <= 31  ? CODES5
                              : w->code_max <= 127 ? CODES7
                                                   : CODES8;
@@ -228,8 +232,8 @@ void ds_qmm_avx2(const ds_qmat *w, const ds_qact *x, int rows, int tile0, int ti
     for (int t = tile0; t < tile1; t++)
         for (int r = 0, some; r < rows; r += some) {
             const int left = rows - r;
-            const rows_at at = { x->q + r * k,        x->scale + r * blocks, x->min + r * blocks,
-                                 x->sum + r * blocks, k,                     blocks };
+            const rows_at at = {
+                x->q + r * k, x->scale + r * blocks, x->min + r * blocks, x->sum + r * blocks, k, blocks};
             some = left >= 7 || left == 4 ? 4 : left >= 5 ? 3 : left; /* no row alone behind others */
             of[some - 1](w, t, &at, out, r);
         }
@@ -240,8 +244,8 @@ void ds_quant_avx2(const float *x, int k, int8_t *q, float *scale, float *min, i
     const __m256i mag = _mm256_set1_epi32(0x7fffffff);
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); /* after two packs within halves */
     for (int b = 0; b < k / DS_BLOCK; b++, x += DS_BLOCK, q += DS_BLOCK) {
-        const __m256 v[4] = { _mm256_loadu_ps(x), _mm256_loadu_ps(x + 8), _mm256_loadu_ps(x + 16),
-                              _mm256_loadu_ps(x + 24) };
+        const __m256 v[4] = {_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8), _mm256_loadu_ps(x + 16),
+                             _mm256_loadu_ps(x + 24)};
         __m256i top = _mm256_setzero_si256(), code[4], total = top;
         for (int i = 0; i < 4; i++)
             top = _mm256_max_epi32(top, _mm256_and_si256(_mm256_castps_si256(v[i]), mag));
@@ -256,8 +260,8 @@ void ds_quant_avx2(const float *x, int k, int8_t *q, float *scale, float *min, i
             code[i] = _mm256_and_si256(_mm256_cvtps_epi32(_mm256_mul_ps(v[i], inv)), keep);
             total = _mm256_add_epi32(total, code[i]);
         }
-        const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(code[0], code[1]),
-                                                 _mm256_packs_epi32(code[2], code[3]));
+        const __m256i bytes =
+            _mm256_packs_epi16(_mm256_packs_epi32(code[0], code[1]), _mm256_packs_epi32(code[2], code[3]));
         _mm256_storeu_si256((__m256i *)q, _mm256_permutevar8x32_epi32(bytes, order));
         __m128i s = _mm_add_epi32(_mm256_castsi256_si128(total), _mm256_extracti128_si256(total, 1));
         s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));

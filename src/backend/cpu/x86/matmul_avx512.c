@@ -19,9 +19,9 @@ typedef struct {
 /* gcc 12 broadcasts by an instruction of its own and keeps a pointer to each row: where loops are laid out
  * flat, as the constants in the address need, dot() writes the instruction itself. */
 #if defined(DS_FLAT) && defined(__OPTIMIZE__) && !defined(__clang__)
-#define DOT(address, stride)                                                                                  \
-    __asm__("vpdpbusd " address "%{1to16%}, %1, %0"                                                           \
-            : "+v"(*sum)                                                                                      \
+#define DOT(address, stride)                                                                                 \
+    __asm__("vpdpbusd " address "%{1to16%}, %1, %0"                                                          \
+            : "+v"(*sum)                                                                                     \
             : "v"(codes), "r"(q), "r"(stride), "i"(i), "m"(*(const int8_t(*)[])q))
 #endif
 
@@ -99,7 +99,7 @@ INLINE void pass(const ds_qmat *w, int tile, const rows_at *x, const int rows, c
     const int block_bytes = bits * 64, scale_bytes = w->scale_type == DS_F32 ? 64 : 32;
     const size_t blocks = x->blocks;
     const int8_t *const end = x->q + x->k;
-    places at = { x->q, rows > 4 ? x->q + 4 * x->k : x->q, x->k, 3 * x->k };
+    places at = {x->q, rows > 4 ? x->q + 4 * x->k : x->q, x->k, 3 * x->k};
     const float *scale = x->scale, *min = x->min;
     const int32_t *xsum = x->sum;
     const __m512i zero = _mm512_set1_epi32(w->zero);
@@ -108,7 +108,8 @@ INLINE void pass(const ds_qmat *w, int tile, const rows_at *x, const int rows, c
     UNROLL
     for (int r = 0; r < rows; r++)
         acc[r] = _mm512_setzero_ps();
-    for (int left = 0; at.q != end; p += block_bytes, at.q += DS_BLOCK, at.q4 += DS_BLOCK, scale++, min++, xsum++) {
+    for (int left = 0; at.q != end;
+         p += block_bytes, at.q += DS_BLOCK, at.q4 += DS_BLOCK, scale++, min++, xsum++) {
         if (left == 0) { /* a new group: step over the last one's scales */
             p = at.q == x->q ? p : s + (has_min ? 2 : 1) * scale_bytes;
             s = p + per_group * block_bytes;
@@ -132,7 +133,8 @@ INLINE void pass(const ds_qmat *w, int tile, const rows_at *x, const int rows, c
             if (rows <= 4)
                 sum[r] = _mm512_add_epi32(sum[r], sum2[r]);
             if (!has_min)
-                sum[r] = _mm512_sub_epi32(sum[r], _mm512_mullo_epi32(zero, _mm512_set1_epi32(xsum[r * blocks])));
+                sum[r] =
+                    _mm512_sub_epi32(sum[r], _mm512_mullo_epi32(zero, _mm512_set1_epi32(xsum[r * blocks])));
             acc[r] = _mm512_fmadd_ps(_mm512_mul_ps(ws, _mm512_set1_ps(scale[r * blocks])),
                                      _mm512_cvtepi32_ps(sum[r]), acc[r]);
         }
@@ -150,32 +152,32 @@ INLINE void pass(const ds_qmat *w, int tile, const rows_at *x, const int rows, c
 
 typedef void pass_fn(const ds_qmat *w, int tile, const rows_at *x, const ds_dest *out, int row);
 
-#define PASS(name, rows, bits, has_min)                                                                       \
-    static void name(const ds_qmat *w, int tile, const rows_at *x, const ds_dest *out, int row)               \
-    {                                                                                                         \
-        pass(w, tile, x, rows, bits, has_min, out, row);                                                      \
+#define PASS(name, rows, bits, has_min)                                                                      \
+    static void name(const ds_qmat *w, int tile, const rows_at *x, const ds_dest *out, int row)              \
+    {                                                                                                        \
+        pass(w, tile, x, rows, bits, has_min, out, row);                                                     \
     }
-#define PASSES(name, bits, has_min)                                                                           \
-    PASS(name##1, 1, bits, has_min)                                                                           \
-    PASS(name##2, 2, bits, has_min)                                                                           \
-    PASS(name##3, 3, bits, has_min)                                                                           \
-    PASS(name##4, 4, bits, has_min)                                                                           \
-    PASS(name##5, 5, bits, has_min)                                                                           \
-    PASS(name##6, 6, bits, has_min)                                                                           \
-    PASS(name##7, 7, bits, has_min)                                                                           \
+#define PASSES(name, bits, has_min)                                                                          \
+    PASS(name##1, 1, bits, has_min)                                                                          \
+    PASS(name##2, 2, bits, has_min)                                                                          \
+    PASS(name##3, 3, bits, has_min)                                                                          \
+    PASS(name##4, 4, bits, has_min)                                                                          \
+    PASS(name##5, 5, bits, has_min)                                                                          \
+    PASS(name##6, 6, bits, has_min)                                                                          \
+    PASS(name##7, 7, bits, has_min)                                                                          \
     PASS(name##8, 8, bits, has_min)
 PASSES(bits4_, 4, false)
 PASSES(bits4_min_, 4, true)
 PASSES(bits8_, 8, false)
 PASSES(bits8_min_, 8, true)
 
-#define LIST(name)                                                                                            \
-    {                                                                                                         \
-        name##1, name##2, name##3, name##4, name##5, name##6, name##7, name##8                                \
+#define LIST(name)                                                                                           \
+    {                                                                                                        \
+        name##1, name##2, name##3, name##4, name##5, name##6, name##7, name##8                               \
     }
 static pass_fn *const passes[2][2][ROWS] = {
-    { LIST(bits4_), LIST(bits4_min_) },
-    { LIST(bits8_), LIST(bits8_min_) },
+    {LIST(bits4_), LIST(bits4_min_)},
+    {LIST(bits8_), LIST(bits8_min_)},
 };
 
 void ds_qmm_avx512(const ds_qmat *w, const ds_qact *x, int rows, int tile0, int tile1, const ds_dest *out)
@@ -185,8 +187,8 @@ void ds_qmm_avx512(const ds_qmat *w, const ds_qact *x, int rows, int tile0, int 
     for (int t = tile0; t < tile1; t++)
         for (int r = 0, some; r < rows; r += some) {
             const int left = rows - r;
-            const rows_at at = { x->q + r * k,        x->scale + r * blocks, x->min + r * blocks,
-                                 x->sum + r * blocks, k,                     blocks };
+            const rows_at at = {
+                x->q + r * k, x->scale + r * blocks, x->min + r * blocks, x->sum + r * blocks, k, blocks};
             some = left >= 2 * ROWS || left == ROWS ? ROWS : left > ROWS ? (left + 1) / 2 : left;
             of[some - 1](w, t, &at, out, r);
         }
