@@ -14,8 +14,28 @@
 typedef struct tk_tokenizer tk_tokenizer;
 typedef struct tk_template tk_template;
 
-/* json: the text of a tokenizer.json. Truncation and padding settings in it are ignored. */
-tk_tokenizer *tk_tokenizer_open(const char *json, size_t len, char *err, size_t err_size);
+enum { TK_TOKEN = 1, TK_ADDED = 2, TK_SPECIAL = 4, TK_BYTE = 8 };
+
+typedef struct {
+    const char *data;
+    size_t len;
+} tk_span;
+
+/* The vocabulary of a BPE model; all of it is borrowed for the call. */
+typedef struct {
+    const tk_span *tokens; /* UTF-8, by id; of equal tokens the last one counts */
+    size_t token_count;
+    const tk_span *merges; /* two tokens with a space between, first merge first; or NULL: */
+    size_t merge_count;
+    const double *scores; /* per token, finite: the merges are those that make SentencePiece's pieces */
+    const uint8_t *added; /* per token: 0, TK_ADDED (found in a text before anything else), with TK_SPECIAL */
+    int64_t unknown;      /* the id that stands for what has none; -1: there is none */
+} tk_vocab;
+
+/* json: the text of a tokenizer.json. Truncation and padding settings in it are ignored. vocab: NULL, or
+ * a BPE model's tokens, merges and added tokens, where json has only the settings. */
+tk_tokenizer *tk_tokenizer_open(const char *json, size_t len, const tk_vocab *vocab, char *err,
+                                size_t err_size);
 void tk_tokenizer_close(tk_tokenizer *tok); /* NULL is fine */
 
 /* Text (UTF-8) to ids. special: the post-processor adds what it adds (BOS, EOS). Strings of added
@@ -28,7 +48,6 @@ int tk_tokenizer_decode(const tk_tokenizer *tok, const uint32_t *ids, size_t n, 
 
 /* The bytes each id contributes to decoded text: id i is bytes[ends[i-1] .. ends[i]), and flags[i]
  * says what it is. Ids of no token contribute nothing and have no flags. */
-enum { TK_TOKEN = 1, TK_ADDED = 2, TK_SPECIAL = 4, TK_BYTE = 8 };
 typedef struct {
     const uint8_t *bytes;
     const uint32_t *ends;

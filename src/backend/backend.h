@@ -148,6 +148,10 @@ struct ds_backend {
                   float scale);
     /* y_j = pre(x) w_j^T (+ bias_j) for up to 4 matrices that share their input. No y overlaps x or x2. */
     void (*linear)(ds_backend *be, const ds_in *in, int rows, const ds_out *outs, int n_outs);
+    /* y holds x w'^T for an approximation w' of w: computes the `top` (<= 64) largest outputs of every row,
+     * and some of their neighbours, again with w. For drafts, which may be approximate. */
+    void (*refine)(ds_backend *be, const float *x, int ld_x, const ds_matrix *w, float *y, int ld_y, int rows,
+                   int top);
     void (*rms_norm)(ds_backend *be, float *out, int ld_out, const float *x, int ld, const float *w,
                      int rows, int n, float eps);
     /* out[row][2 i] = cos, [2 i + 1] = sin of pair i, for the rows of all seqs */

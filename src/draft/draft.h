@@ -29,6 +29,7 @@ typedef struct {
     int bits;   /* 4 or 8: quantise unquantised matrices at load (group 64); 0: keep them (default 4:
                  * set by ds_drafter_defaults) */
     int window; /* context rows, default 4096; 0: all */
+    bool narrow_head; /* read a target's 8-bit head through a 4-bit copy (default true; not when exact) */
 } ds_drafter_opts;
 void ds_drafter_defaults(ds_drafter_opts *opts);
 

@@ -6,7 +6,7 @@ static const ds_draft_kind *const kinds[] = {
 
 void ds_drafter_defaults(ds_drafter_opts *opts)
 {
-    *opts = (ds_drafter_opts){.bits = 4, .window = 4096};
+    *opts = (ds_drafter_opts){.bits = 4, .window = 4096, .narrow_head = true};
 }
 
 ds_status ds_drafter_open(ds_drafter **out, const ds_checkpoint *ckpt, ds_model *target,

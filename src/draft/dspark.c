@@ -118,6 +118,7 @@ static ds_status dspark_open(ds_drafter **out, const ds_checkpoint *ckpt, ds_mod
     }
     d->target = target;
     d->bits = c->quantized ? 0 : opts->bits;
+    d->narrow_head = opts->narrow_head;
     d->base.kind = &ds_dspark_kind;
     d->base.info = (ds_drafter_info){.kind = ds_dspark_kind.name,
                                      .layers = c->layers,
@@ -302,12 +303,18 @@ static void run_block(ds_dspark *d, const dspark_state *s, int cap)
                  d->norm, cap, c->hidden, c->eps);
 }
 
+/* Candidates of a slot whose logits are made again by the target's own head after a pass through the 4-bit
+ * copy: acceptance is then that of the target's head (docs/drafters.md). */
+enum { REFINED = 32 };
+
 static void run_head(ds_dspark *d, float *logits, int cap)
 {
     const ds_dspark_config *c = &d->c;
     ds_in in = {.x = d->result, .ld = c->hidden};
     ds_out out = {.w = d->head, .y = logits, .ld = c->vocab_out};
     d->be->linear(d->be, &in, cap, &out, 1);
+    if (d->exact_head)
+        d->be->refine(d->be, d->result, c->hidden, d->exact_head, logits, c->vocab_out, cap, REFINED);
     if (c->softcap > 0)
         d->be->ew(d->be, DS_EW_SOFTCAP, logits, logits, NULL, NULL, c->softcap, cap, c->vocab_out,
                   c->vocab_out);

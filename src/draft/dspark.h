@@ -19,6 +19,7 @@ typedef struct {
     ds_dspark_config c;
     ds_model *target;
     ds_backend *be;
+    bool narrow_head;
     int bits; /* unquantised matrices become codes of so many bits; 0: they stay */
 
     ds_matrix *fc;
@@ -26,7 +27,8 @@ typedef struct {
     ds_dspark_layer *layers;
     const ds_table *embedding; /* own or the target's */
     float embed_scale;
-    const ds_matrix *head; /* own or the target's */
+    const ds_matrix *head; /* own, the target's, or a 4-bit copy of the target's */
+    const ds_matrix *exact_head; /* the target's, where head is a copy; else NULL */
     ds_table *w1;          /* [vocab][rank], by target id; NULL: no Markov head */
     ds_weight w1_weight;   /* the same for the host: the confidence head reads rows of it */
     ds_matrix *w2;         /* [vocab_out][rank] */

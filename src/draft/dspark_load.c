@@ -212,6 +212,20 @@ static bool can_requant(const ds_dspark *d, const ds_weight *w)
     return d->bits && w->cols % GROUP == 0 && (w->type == DS_F32 || w->type == DS_F16 || w->type == DS_BF16);
 }
 
+static ds_status keep_matrix(ds_dspark *d, const ds_weight *w, ds_matrix **out, ds_error *err)
+{
+    ds_matrix **grown = realloc(d->matrices, ((size_t)d->n_matrices + 1) * sizeof *grown);
+    if (!grown)
+        return ds_fail(err, DS_NO_MEMORY, "%s: out of memory", w->name);
+    d->matrices = grown;
+    ds_status status = d->be->matrix_open(d->be, out, w, err);
+    if (status)
+        return status;
+    d->matrices[d->n_matrices++] = *out;
+    d->base.info.weight_bytes += d->be->matrix_bytes(*out);
+    return DS_OK;
+}
+
 static ds_status load_matrix(ds_dspark *d, const ds_checkpoint *ckpt, const char *path, int rows, int cols,
                              ds_matrix **out, ds_error *err)
 {
@@ -222,18 +236,14 @@ static ds_status load_matrix(ds_dspark *d, const ds_checkpoint *ckpt, const char
         status = ds_weight_requant(&src, d->bits, GROUP, &codes, err);
         w = &codes;
     }
-    if (status)
-        return status;
-    ds_matrix **grown = realloc(d->matrices, ((size_t)d->n_matrices + 1) * sizeof *grown);
-    if (!grown)
-        return ds_fail(err, DS_NO_MEMORY, "%s: out of memory", path);
-    d->matrices = grown;
-    status = d->be->matrix_open(d->be, out, w, err);
-    if (status)
-        return status;
-    d->matrices[d->n_matrices++] = *out;
-    d->base.info.weight_bytes += d->be->matrix_bytes(*out);
-    return DS_OK;
+    return status ? status : keep_matrix(d, w, out, err);
+}
+
+/* A draft may be approximate: half the bytes of the target's head, which is most of what drafting reads. */
+static ds_status narrow_head(ds_dspark *d, ds_matrix **out, ds_error *err)
+{
+    ds_weight narrow;
+    return ds_weight_narrow(ds_model_head_weight(d->target), &narrow) ? keep_matrix(d, &narrow, out, err) : DS_OK;
 }
 
 /* source: where the unquantised weight stays for as long as the table. view: the weight as it is used. */
@@ -424,11 +434,17 @@ static ds_status load_ends(ds_dspark *d, const ds_checkpoint *ckpt, ds_error *er
         d->embedding = table;
         d->embed_scale = 1;
     }
-    if (!status && info->own_head) {
-        ds_matrix *head = NULL;
+    if (status)
+        return status;
+    ds_matrix *head = NULL;
+    if (info->own_head)
         status = load_matrix(d, ckpt, "lm_head", c->vocab_out, c->hidden, &head, err);
+    else if (d->narrow_head && !d->be->exact)
+        status = narrow_head(d, &head, err);
+    if (head && !info->own_head)
+        d->exact_head = d->head;
+    if (head)
         d->head = head;
-    }
     return status;
 }
 

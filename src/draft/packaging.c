@@ -68,7 +68,7 @@ ds_status ds_draft_refuse(const ds_checkpoint *ckpt, ds_error *err)
     const char *path = ds_checkpoint_path(ckpt);
     const json_t *config = ds_checkpoint_config(ckpt);
     const json_t *dflash = json_object_get(config, "dflash_config");
-    if (ds_checkpoint_is_gguf(ckpt))
+    if (ds_checkpoint_gguf(ckpt) != NULL)
         return ds_fail(err, DS_BAD_FILE, "%s: drafters in GGUF files are not supported yet; " SUPPORTED,
                        path);
     if (json_object_get(config, "speculators_config") || json_object_get(config, "speculators_model_type")) {

@@ -1,6 +1,6 @@
 #include "engine/prompt.h"
 
-#include "text/template.h"
+#include "engine/open_text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,25 +14,13 @@ struct ds_prompter {
     int n_eos;
 };
 
-ds_status ds_prompter_open(ds_prompter **out, ds_checkpoint *files, ds_error *err)
+ds_status ds_prompter_open(ds_prompter **out, const ds_checkpoint *files, ds_error *err)
 {
     *out = NULL;
     ds_prompter *p = calloc(1, sizeof *p);
     if (!p)
         return ds_fail(err, DS_NO_MEMORY, "out of memory for a tokenizer");
-    ds_status status;
-    if (ds_checkpoint_is_gguf(files)) {
-        json_t *meta = ds_checkpoint_gguf_meta(files, err);
-        status = meta                 ? ds_tokenizer_open_gguf(&p->tok, meta, err)
-                 : err && err->status ? err->status
-                                      : DS_BAD_FILE;
-        if (!status)
-            status = ds_template_open_gguf(&p->tpl, meta, NULL, err);
-    } else {
-        status = ds_tokenizer_open(&p->tok, ds_checkpoint_path(files), err);
-        if (!status)
-            status = ds_template_open_folder(&p->tpl, ds_checkpoint_path(files), NULL, err);
-    }
+    ds_status status = ds_text_open(&p->tok, &p->tpl, files, err);
     if (status) {
         ds_prompter_close(p);
         return status;

@@ -10,7 +10,7 @@
 
 typedef struct ds_prompter ds_prompter;
 
-ds_status ds_prompter_open(ds_prompter **out, ds_checkpoint *files, ds_error *err);
+ds_status ds_prompter_open(ds_prompter **out, const ds_checkpoint *files, ds_error *err);
 void ds_prompter_close(ds_prompter *p); /* NULL is fine */
 const ds_tokenizer *ds_prompter_tokenizer(const ds_prompter *p);
 /* The set becomes the union of these and of the tokenizer's own. Before the first job. */

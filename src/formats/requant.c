@@ -1,6 +1,10 @@
 #include "formats/requant.h"
 
+#include "base/map.h"
+#include "formats/blocks.h"
 #include "formats/dequant.h"
+
+#include <string.h>
 
 static float rounded(ds_dtype type, float x)
 {
@@ -75,4 +79,87 @@ ds_status ds_weight_requant(const ds_weight *src, int bits, int group, ds_weight
                        .codes_row = requant_codes,
                        .drop = requant_drop};
     return DS_OK;
+}
+
+enum { Q8_BYTES = 34 }; /* a block of Q8_0: the scale, 32 codes */
+
+/* The code of largest magnitude becomes -8, so that its value comes back best. */
+static uint16_t narrow_block(const uint8_t *block, uint8_t *codes)
+{
+    int8_t q[32], low = 0, high = 0;
+    memcpy(q, block + 2, sizeof q);
+    for (int i = 0; i < 32; i++) {
+        low = q[i] < low ? q[i] : low;
+        high = q[i] > high ? q[i] : high;
+    }
+    int top = -low > high ? low : high;
+    float step = (float)top / -8.0f, inverse = top ? -8.0f / (float)top : 0;
+    int wide[32];
+    for (int i = 0; i < 32; i++) {
+        int code = (int)((float)q[i] * inverse + 8.5f); /* never negative: rounds */
+        wide[i] = code > 15 ? 15 : code;
+    }
+    for (int i = 0; i < 32; i++)
+        codes[i] = (uint8_t)wide[i];
+    return ds_f32_to_f16(ds_f16_to_f32(ds_le16(block)) * step);
+}
+
+static const uint8_t *narrow_row(const ds_weight *w, uint32_t row)
+{
+    return w->data + (size_t)row * (w->cols / 32) * Q8_BYTES;
+}
+
+static void narrow_codes(const ds_weight *w, uint32_t row, uint8_t *codes, float *scales, float *mins)
+{
+    (void)mins;
+    const uint8_t *block = narrow_row(w, row);
+    for (uint32_t b = 0; b < w->cols / 32; b++, block += Q8_BYTES)
+        scales[b] = ds_f16_to_f32(narrow_block(block, codes + (size_t)b * 32));
+}
+
+static void narrow_packed(const ds_weight *w, uint32_t row, uint8_t *bytes, void *scales, void *mins)
+{
+    (void)mins;
+    const uint8_t *block = narrow_row(w, row);
+    for (uint32_t b = 0; b < w->cols / 32; b++, block += Q8_BYTES, bytes += 16) {
+        uint8_t codes[32];
+        uint16_t scale = narrow_block(block, codes);
+        memcpy((uint8_t *)scales + 2 * b, &scale, sizeof scale);
+        for (int i = 0; i < 16; i++)
+            bytes[i] = (uint8_t)(codes[i] | codes[16 + i] << 4);
+    }
+}
+
+static void narrow_floats(const ds_weight *w, uint32_t row, float *out)
+{
+    const uint8_t *block = narrow_row(w, row);
+    for (uint32_t b = 0; b < w->cols / 32; b++, block += Q8_BYTES, out += 32) {
+        uint8_t codes[32];
+        float scale = ds_f16_to_f32(narrow_block(block, codes));
+        for (int i = 0; i < 32; i++)
+            out[i] = scale * (float)(codes[i] - 8);
+    }
+}
+
+static void narrow_drop(const ds_weight *w, uint32_t begin, uint32_t end)
+{
+    ds_map_drop(narrow_row(w, begin), narrow_row(w, end));
+}
+
+bool ds_weight_narrow(const ds_weight *src, ds_weight *out)
+{
+    if (src->type != DS_Q8_0)
+        return false;
+    *out = (ds_weight){.name = src->name,
+                       .type = DS_Q4_0,
+                       .rows = src->rows,
+                       .cols = src->cols,
+                       .codes = {.bits = 4, .group = 32, .zero = 8, .scale_type = DS_F16},
+                       .data = src->data,
+                       .bytes = src->bytes,
+                       .floats = narrow_floats,
+                       .codes_row = narrow_codes,
+                       .packed_row = narrow_packed,
+                       .drop = narrow_drop};
+    return true;
 }

@@ -58,18 +58,30 @@ static void block32_codes(const ds_weight *w, uint32_t row, uint8_t *codes, floa
     }
 }
 
-static void block32_packed(const ds_weight *w, uint32_t row, uint8_t *bytes, void *scales, void *mins)
+/* Sizes known when compiled: copies of a few bytes then cost no calls. */
+static inline __attribute__((always_inline)) void copy_blocks(const ds_weight *w, const uint8_t *src, uint8_t *bytes,
+                                                              uint8_t *scales, uint8_t *mins, const bool has_min,
+                                                              const int code_bytes)
 {
-    const uint8_t *src = row_at(w, row);
-    uint32_t block = ds_dtype_get(w->type)->bytes, code_bytes = w->codes.bits == 4 ? 16 : 32;
-    for (uint32_t b = 0; b < w->cols / 32; b++, src += block, bytes += code_bytes) {
-        memcpy((uint8_t *)scales + 2 * b, src, 2);
-        if (w->codes.has_min)
-            memcpy((uint8_t *)mins + 2 * b, src + 2, 2);
-        memcpy(bytes, src + block - code_bytes, code_bytes);
-        for (uint32_t i = 0; w->codes.bits == 8 && i < code_bytes; i++)
+    const int head = has_min ? 4 : 2;
+    for (uint32_t b = 0; b < w->cols / 32; b++, src += head + code_bytes, bytes += code_bytes) {
+        memcpy(scales + 2 * (size_t)b, src, 2);
+        if (has_min)
+            memcpy(mins + 2 * (size_t)b, src + 2, 2);
+        memcpy(bytes, src + head, (size_t)code_bytes);
+        for (int i = 0; code_bytes == 32 && i < code_bytes; i++)
             bytes[i] ^= 0x80; /* two's complement to code - 128 */
     }
+}
+
+static void block32_packed(const ds_weight *w, uint32_t row, uint8_t *bytes, void *scales, void *mins)
+{
+    if (w->type == DS_Q4_0)
+        copy_blocks(w, row_at(w, row), bytes, scales, mins, false, 16);
+    else if (w->type == DS_Q4_1)
+        copy_blocks(w, row_at(w, row), bytes, scales, mins, true, 16);
+    else
+        copy_blocks(w, row_at(w, row), bytes, scales, mins, false, 32);
 }
 
 static void block256_codes(const ds_weight *w, uint32_t row, uint8_t *codes, float *scales, float *mins)

@@ -194,7 +194,7 @@ static ds_status divide_freqs(ds_config *c, const ds_checkpoint *ckpt, ds_error 
 ds_status ds_config_read(ds_config *out, const ds_checkpoint *ckpt, ds_error *err)
 {
     const char *path = ds_checkpoint_path(ckpt);
-    bool gguf = ds_checkpoint_is_gguf(ckpt);
+    bool gguf = ds_checkpoint_gguf(ckpt) != NULL;
     char where[4096];
     snprintf(where, sizeof where, gguf ? "%s" : "%s/config.json", path);
     ds_status status =

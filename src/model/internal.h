@@ -30,6 +30,7 @@ struct ds_model {
 
     ds_table *embedding;
     ds_matrix *head;
+    ds_weight head_weight;
     float *norm;
     ds_layer *layers;
     float *vectors; /* backend memory of all norms and biases */

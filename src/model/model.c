@@ -98,3 +98,8 @@ const ds_matrix *ds_model_head(const ds_model *model)
 {
     return model->head;
 }
+
+const ds_weight *ds_model_head_weight(const ds_model *model)
+{
+    return &model->head_weight;
+}

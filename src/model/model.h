@@ -56,6 +56,8 @@ int ds_model_taps(const ds_model *model); /* how many */
  * projection. Borrowed. */
 const ds_table *ds_model_embedding(const ds_model *model);
 const ds_matrix *ds_model_head(const ds_model *model);
+/* The head as its file has it, in the checkpoint's mapping. */
+const ds_weight *ds_model_head_weight(const ds_model *model);
 
 /* --- sequences --- */
 

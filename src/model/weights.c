@@ -166,8 +166,8 @@ static ds_status load_matrices(ds_model *model, const needs *list, const ds_chec
             status = be->matrix_open(be, matrix, &weight, err);
         if (status)
             return status;
-        if (weight.drop)
-            weight.drop(&weight, 0, weight.rows);
+        if (matrix == &model->head)
+            model->head_weight = weight;
         model->info.weight_bytes += be->matrix_bytes(*matrix);
         if (be->matrix_is_integer(*matrix)) {
             model->info.integer_matrices++;

@@ -2,7 +2,6 @@
 
 #include "base/map.h"
 #include "text/gguf_vocab.h"
-#include "textkit.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -49,25 +48,31 @@ void ds_ids_release(ds_ids *ids)
     *ids = (ds_ids){0};
 }
 
+/* Takes tk, also where it fails. */
+static ds_status wrap(ds_tokenizer **out, tk_tokenizer *tk, ds_error *err)
+{
+    ds_tokenizer *tok = *out = calloc(1, sizeof *tok);
+    if (!tok) {
+        tk_tokenizer_close(tk);
+        return ds_fail(err, DS_NO_MEMORY, "out of memory for a tokenizer");
+    }
+    tok->bos.id = tok->eos.id = tok->unk.id = tok->eot = -1;
+    tok->tk = tk;
+    tok->table = tk_tokenizer_table(tk);
+    return DS_OK;
+}
+
 ds_status ds_tokenizer_open_json(ds_tokenizer **out, const char *json, size_t len, const char *where,
                                  ds_error *err)
 {
     *out = NULL;
     if (len > TOKENIZER_MAX)
         return ds_fail(err, DS_BAD_FILE, "%s: longer than %d MiB", where, TOKENIZER_MAX >> 20);
-    ds_tokenizer *tok = calloc(1, sizeof *tok);
-    if (!tok)
-        return ds_fail(err, DS_NO_MEMORY, "%s: out of memory", where);
-    tok->bos.id = tok->eos.id = tok->unk.id = tok->eot = -1;
-    char text[300] = "";
-    tok->tk = tk_tokenizer_open(json, len, text, sizeof text);
-    if (!tok->tk) {
-        free(tok);
-        return ds_fail(err, DS_BAD_FILE, "%s: not a usable tokenizer: %s", where, text);
-    }
-    tok->table = tk_tokenizer_table(tok->tk);
-    *out = tok;
-    return DS_OK;
+    char why[300] = "";
+    tk_tokenizer *tk = tk_tokenizer_open(json, len, NULL, why, sizeof why);
+    if (!tk)
+        return ds_fail(err, DS_BAD_FILE, "%s: not a usable tokenizer: %s", where, why);
+    return wrap(out, tk, err);
 }
 
 void ds_tokenizer_close(ds_tokenizer *tok)
@@ -83,12 +88,18 @@ void ds_tokenizer_close(ds_tokenizer *tok)
 
 /* ---- special tokens ---- */
 
-static ds_status set_named(const ds_tokenizer *tok, named *out, const char *token, ds_error *err)
+static int32_t id_of(const ds_tokenizer *tok, const char *token, size_t len)
 {
-    int32_t id = ds_tokenizer_id(tok, token);
+    int64_t id = tk_tokenizer_id(tok->tk, token, len);
+    return id < 0 || (size_t)id >= tok->table.count ? -1 : (int32_t)id;
+}
+
+static ds_status set_named(const ds_tokenizer *tok, named *out, const char *token, size_t len, ds_error *err)
+{
+    int32_t id = id_of(tok, token, len);
     if (id < 0)
         return DS_OK; /* a name for a token that the vocabulary lacks means nothing */
-    char *copy = strdup(token);
+    char *copy = strndup(token, len);
     if (!copy)
         return ds_fail(err, DS_NO_MEMORY, "tokenizer: out of memory");
     free(out->text);
@@ -103,7 +114,9 @@ static ds_status named_from_config(const ds_tokenizer *tok, named *out, const js
     const json_t *value = json_object_get(config, key);
     if (json_is_object(value))
         value = json_object_get(value, "content");
-    return json_is_string(value) && !out->text ? set_named(tok, out, json_string_value(value), err) : DS_OK;
+    if (!json_is_string(value) || out->text)
+        return DS_OK;
+    return set_named(tok, out, json_string_value(value), json_string_length(value), err);
 }
 
 /* Settings ask for a BOS or EOS that some tokenizer.json add themselves: then it is not added twice. */
@@ -168,41 +181,38 @@ ds_status ds_tokenizer_open(ds_tokenizer **out, const char *dir, ds_error *err)
     return status;
 }
 
-static ds_status named_from_meta(const ds_tokenizer *tok, named *out, const json_t *meta, const char *key,
-                                 ds_error *err)
+static ds_status named_from_vocab(const ds_tokenizer *tok, named *out, const ds_vocab *vocab, const char *key,
+                                  ds_error *err)
 {
     int64_t id = -1;
-    ds_status status = ds_json_int(meta, key, 0, UINT32_MAX, &id, "GGUF", err);
-    if (status || id < 0)
+    ds_status status = ds_json_int(vocab->meta, key, 0, UINT32_MAX, &id, "GGUF", err);
+    if (status || id < 0 || (size_t)id >= vocab->n_tokens)
         return status;
-    const json_t *tokens = json_object_get(meta, "tokenizer.ggml.tokens");
-    const char *token = json_string_value(json_array_get(tokens, (size_t)id));
-    return token ? set_named(tok, out, token, err) : DS_OK;
+    return set_named(tok, out, vocab->tokens[id].data, vocab->tokens[id].len, err);
 }
 
-ds_status ds_tokenizer_open_gguf(ds_tokenizer **out, const json_t *meta, ds_error *err)
+ds_status ds_tokenizer_open_gguf(ds_tokenizer **out, const ds_vocab *vocab, ds_error *err)
 {
     *out = NULL;
-    ds_buf json = {0};
+    tk_tokenizer *tk;
     ds_tokenizer *tok = NULL;
     bool bos = false, eos = false;
-    ds_status status = ds_gguf_vocab_json(&json, meta, &bos, err);
+    ds_status status = ds_gguf_vocab_open(&tk, vocab, &bos, err);
     if (!status)
-        status = ds_tokenizer_open_json(&tok, json.data, json.len, "GGUF tokenizer", err);
-    ds_buf_release(&json);
+        status = wrap(&tok, tk, err);
     named eot = {NULL, -1};
     if (!status)
-        status = named_from_meta(tok, &tok->bos, meta, "tokenizer.ggml.bos_token_id", err);
+        status = named_from_vocab(tok, &tok->bos, vocab, "tokenizer.ggml.bos_token_id", err);
     if (!status)
-        status = named_from_meta(tok, &tok->eos, meta, "tokenizer.ggml.eos_token_id", err);
+        status = named_from_vocab(tok, &tok->eos, vocab, "tokenizer.ggml.eos_token_id", err);
     if (!status)
-        status = named_from_meta(tok, &tok->unk, meta, "tokenizer.ggml.unknown_token_id", err);
+        status = named_from_vocab(tok, &tok->unk, vocab, "tokenizer.ggml.unknown_token_id", err);
     if (!status)
-        status = named_from_meta(tok, &eot, meta, "tokenizer.ggml.eot_token_id", err);
+        status = named_from_vocab(tok, &eot, vocab, "tokenizer.ggml.eot_token_id", err);
     if (!status)
-        status = ds_json_bool(meta, "tokenizer.ggml.add_bos_token", &bos, "GGUF", err);
+        status = ds_json_bool(vocab->meta, "tokenizer.ggml.add_bos_token", &bos, "GGUF", err);
     if (!status)
-        status = ds_json_bool(meta, "tokenizer.ggml.add_eos_token", &eos, "GGUF", err);
+        status = ds_json_bool(vocab->meta, "tokenizer.ggml.add_eos_token", &eos, "GGUF", err);
     if (!status)
         status = settle_ends(tok, bos, eos, err);
     free(eot.text);
@@ -271,8 +281,7 @@ const uint8_t *ds_tokenizer_bytes(const ds_tokenizer *tok, int32_t id, size_t *l
 
 int32_t ds_tokenizer_id(const ds_tokenizer *tok, const char *token)
 {
-    int64_t id = tk_tokenizer_id(tok->tk, token, strlen(token));
-    return id < 0 || (size_t)id >= tok->table.count ? -1 : (int32_t)id;
+    return id_of(tok, token, strlen(token));
 }
 
 bool ds_tokenizer_is_special(const ds_tokenizer *tok, int32_t id)

@@ -1,5 +1,5 @@
-/* Text to token ids and back. A tokenizer comes from a tokenizer.json or from the metadata of a GGUF
- * file, which is first turned into a tokenizer.json: then one implementation serves both.
+/* Text to token ids and back. A tokenizer comes from a tokenizer.json or from the vocabulary of a GGUF
+ * file; one implementation (textkit.h) serves both.
  *
  * An open tokenizer does not change: any thread may use it. */
 #ifndef DS_TEXT_TOKENIZER_H
@@ -8,6 +8,7 @@
 #include "base/buf.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "textkit.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,9 +29,16 @@ ds_status ds_tokenizer_open_json(ds_tokenizer **out, const char *json, size_t le
 /* A model folder: tokenizer.json, and tokenizer_config.json or special_tokens_map.json for the names
  * of BOS, EOS and UNK. */
 ds_status ds_tokenizer_open(ds_tokenizer **out, const char *dir, ds_error *err);
-/* meta: an object with every tokenizer.ggml.* key. A kind that cannot be reproduced exactly is
- * DS_BAD_FILE, by its name. */
-ds_status ds_tokenizer_open_gguf(ds_tokenizer **out, const json_t *meta, ds_error *err);
+
+/* The tokenizer.ggml.* keys of a GGUF file. Arrays that it lacks are NULL. */
+typedef struct {
+    const json_t *meta; /* an object with the keys that are no arrays */
+    const tk_span *tokens, *merges;
+    const double *types, *scores;
+    size_t n_tokens, n_merges, n_types, n_scores;
+} ds_vocab;
+/* vocab is borrowed for the call. A kind that cannot be reproduced exactly is DS_BAD_FILE, by its name. */
+ds_status ds_tokenizer_open_gguf(ds_tokenizer **out, const ds_vocab *vocab, ds_error *err);
 void ds_tokenizer_close(ds_tokenizer *tok); /* NULL is fine */
 
 /* Appends the ids of text, which must be UTF-8. Strings of special tokens are always recognised.

@@ -20,6 +20,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         json_decref(config);
     if (ds_gguf_json(gguf, &all, &err) == DS_OK)
         json_decref(all);
+    for (size_t i = 0; i < gguf->kv_count; i++) {
+        const ds_gguf_kv *kv;
+        if (ds_gguf_array(gguf, gguf->kvs[i].key, true, &kv, &err) == DS_OK) {
+            const uint8_t *at = kv->value;
+            volatile char last = 0;
+            for (uint64_t n = 0; n < kv->count; n++) {
+                size_t len;
+                const char *text = ds_gguf_next(&at, &len);
+                last = len ? text[len - 1] : 0;
+            }
+            (void)last;
+        }
+        if (ds_gguf_array(gguf, gguf->kvs[i].key, false, &kv, &err) == DS_OK)
+            for (uint64_t n = 0; n < kv->count; n++)
+                ds_gguf_number(kv, n);
+    }
     ds_gguf_close(gguf);
     return 0;
 }

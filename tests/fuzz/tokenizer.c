@@ -1,6 +1,8 @@
 #include "text/tokenizer.h"
 #include "text/detok.h"
 
+#include "../unit/text_files.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!size || data[0] != 'G')
         ds_tokenizer_open_json(&tok, (const char *)data, size, "input", &err);
     else if (ds_json_parse(&meta, (const char *)data + 1, size - 1, "input", &err) == DS_OK)
-        ds_tokenizer_open_gguf(&tok, meta, &err);
+        text_open(&tok, meta, &err);
     json_decref(meta);
     if (!tok)
         return 0;

@@ -2,7 +2,7 @@
  * DIR/text/NAME/golden.json has the expectations; the tokenizers themselves are fetched by
  * scripts/fetch_test_data.sh to $DSPARK_TEST_DATA or .cache/test-data. Exit 77: nothing could be run. */
 #include "base/json.h"
-#include "formats/checkpoint.h"
+#include "engine/open_text.h"
 #include "text/detok.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
@@ -113,20 +113,14 @@ static void check_chat(suite *s, size_t number, const json_t *chat)
 
 static ds_status open_model(suite *s, const char *path, ds_error *err)
 {
-    size_t n = strlen(path);
-    if (n < 5 || strcmp(path + n - 5, ".gguf")) {
+    if (!strstr(path, ".gguf")) { /* the folder of a tokenizer alone */
         ds_status status = ds_tokenizer_open(&s->tok, path, err);
         return status ? status : ds_template_open_folder(&s->tpl, path, NULL, err);
     }
     ds_checkpoint *ckpt = NULL;
     ds_status status = ds_checkpoint_open(&ckpt, path, err);
-    json_t *meta = status ? NULL : ds_checkpoint_gguf_meta(ckpt, err);
-    if (!status && !meta)
-        status = err->status;
     if (!status)
-        status = ds_tokenizer_open_gguf(&s->tok, meta, err);
-    if (!status)
-        status = ds_template_open_gguf(&s->tpl, meta, NULL, err);
+        status = ds_text_open(&s->tok, &s->tpl, ckpt, err);
     ds_checkpoint_close(ckpt);
     return status;
 }

@@ -6,8 +6,7 @@
 #include "backend/cpu/cpu.h"
 #include "base/cpu.h"
 #include "decode/decode.h"
-#include "text/template.h"
-#include "text/tokenizer.h"
+#include "engine/open_text.h"
 
 #include "random_drafter.h"
 
@@ -125,17 +124,7 @@ static ds_status read_text(ds_checkpoint *files, ds_error *err)
 {
     ds_tokenizer *tok = NULL;
     ds_template *tpl = NULL;
-    ds_status status;
-    if (ds_checkpoint_is_gguf(files)) {
-        const json_t *meta = ds_checkpoint_gguf_meta(files, err);
-        status = meta ? ds_tokenizer_open_gguf(&tok, meta, err) : err->status;
-        if (!status)
-            status = ds_template_open_gguf(&tpl, meta, NULL, err);
-    } else {
-        status = ds_tokenizer_open(&tok, args.model, err);
-        if (!status)
-            status = ds_template_open_folder(&tpl, args.model, NULL, err);
-    }
+    ds_status status = ds_text_open(&tok, &tpl, files, err);
     if (!status)
         status = read_prompts(tok, tpl, err);
     if (!status)

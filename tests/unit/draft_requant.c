@@ -76,11 +76,44 @@ static void test_refused(void **state)
     assert_int_equal(ds_weight_requant(&src, 4, 64, &w, &err), DS_INVALID);
 }
 
+/* Q8_0 in 4 bits: the three decoders agree, and no value is off by more than its step allows. */
+static void test_narrow(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 4, WIDTH = BLOCKS * 32 };
+    uint8_t data[BLOCKS * 34];
+    for (int b = 0; b < BLOCKS; b++) {
+        uint16_t scale = ds_f32_to_f16(0.01f * (float)(b + 1));
+        memcpy(data + b * 34, &scale, 2);
+        for (int i = 0; i < 32; i++)
+            data[b * 34 + 2 + i] = (uint8_t)(b == 3 ? 0 : b == 2 ? 128 : i * 37 + b * 11);
+    }
+    ds_weight src = {.name = "q8", .type = DS_Q8_0, .rows = 1, .cols = WIDTH, .data = data, .bytes = sizeof data}, w;
+    assert_true(ds_weight_narrow(&src, &w));
+    uint8_t codes[WIDTH], bytes[WIDTH / 2];
+    float scales[BLOCKS], values[WIDTH], exact[WIDTH];
+    uint16_t raw[BLOCKS];
+    ds_dequant(DS_Q8_0, data, WIDTH, exact);
+    w.codes_row(&w, 0, codes, scales, NULL);
+    w.floats(&w, 0, values);
+    w.packed_row(&w, 0, bytes, raw, NULL);
+    for (int i = 0; i < WIDTH; i++) {
+        int b = i / 32, at = i % 32;
+        assert_true(scales[b] == ds_f16_to_f32(raw[b]));
+        assert_int_equal(codes[i], at < 16 ? bytes[b * 16 + at] & 15 : bytes[b * 16 + at - 16] >> 4);
+        assert_true(values[i] == scales[b] * (float)(codes[i] - w.codes.zero));
+        assert_true(fabsf(values[i] - exact[i]) <= fabsf(scales[b]) * 1.01f);
+    }
+    src.type = DS_F32;
+    assert_false(ds_weight_narrow(&src, &w));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_narrow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
 #include "formats/checkpoint.h"
+#include "formats/gguf.h"
 
 #include "formats_files.h"
 
@@ -77,13 +78,12 @@ static void test_folder(void **state)
     write_st("model-00002-of-00002.safetensors", "{\"a.weight\":" T("F16", "[1,4]", "0", "8") "}", bytes, 8);
     ckpt = opened(folder);
     assert_string_equal(ds_checkpoint_path(ckpt), folder);
-    assert_false(ds_checkpoint_is_gguf(ckpt));
+    assert_null(ds_checkpoint_gguf(ckpt));
     assert_int_equal(ds_checkpoint_count(ckpt), 3);
     assert_string_equal(ds_checkpoint_at(ckpt, 0)->name, "a.weight");
     assert_string_equal(ds_checkpoint_at(ckpt, 2)->name, "n");
     assert_null(ds_checkpoint_at(ckpt, 3));
     assert_null(ds_checkpoint_find(ckpt, "z.weight"));
-    assert_null(ds_checkpoint_gguf_meta(ckpt, NULL));
     assert_false(ds_checkpoint_has(ckpt, "n"));
     assert_true(ds_checkpoint_bytes(ckpt) > 46);
     assert_int_equal(json_integer_value(json_object_get(ds_checkpoint_config(ckpt), "hidden_size")), 8);
@@ -309,15 +309,12 @@ static void test_bad_scales(void **state)
                 ds_checkpoint *ckpt = opened(in_folder("m.gguf"));
                 ds_weight w;
                 ds_error err = {0};
-                assert_true(ds_checkpoint_is_gguf(ckpt));
+                assert_int_equal(ds_checkpoint_gguf(ckpt)->kv_count, 2 + COUNT(keys));
                 assert_int_equal(
                     ds_checkpoint_weight(ckpt, "model.layers.0.self_attn.q_proj", 3, 0, &w, &err),
                     v ? DS_BAD_FILE : DS_OK);
                 if (v)
                     assert_non_null(strstr(err.text, "NaN or infinite"));
-                json_t *meta = ds_checkpoint_gguf_meta(ckpt, &err);
-                assert_int_equal(json_object_size(meta), 2 + COUNT(keys));
-                assert_ptr_equal(ds_checkpoint_gguf_meta(ckpt, &err), meta);
                 ds_checkpoint_close(ckpt);
             }
     /* affine, where the scales are of any float type */

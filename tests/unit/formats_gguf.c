@@ -147,13 +147,39 @@ static void test_strings(void **state)
     assert_int_equal(ds_gguf_text(gguf, "list", text, sizeof text, NULL), DS_BAD_FILE);
     assert_int_equal(ds_gguf_find(gguf, "list")->count, 3);
     assert_int_equal(ds_gguf_json(gguf, &all, NULL), DS_OK);
-    const char *want = "{\"text\": \"caf\\u00e9\", \"bad\": \"a\\ufffd\\ufffd\\ufffd\\ufffdz\", \"list\": "
-                       "[\"a\", \"\", \"long\"], "
-                       "\"ints\": [1, -1]}";
+    const char *want =
+        "{\"text\": \"caf\\u00e9\", \"bad\": \"a\\ufffd\\ufffd\\ufffd\\ufffdz\"}"; /* no arrays */
     json_t *expected = json_loads(want, 0, NULL);
     assert_true(json_equal(all, expected));
     json_decref(expected);
     json_decref(all);
+
+    const ds_gguf_kv *kv;
+    ds_error err = {0};
+    assert_int_equal(ds_gguf_array(gguf, "list", true, &kv, NULL), DS_OK);
+    static const char *const items[] = {"a", "", "long"};
+    assert_int_equal(kv->count, COUNT(items));
+    const uint8_t *at = kv->value;
+    for (size_t i = 0; i < COUNT(items); i++) {
+        size_t len;
+        const char *item = ds_gguf_next(&at, &len);
+        assert_int_equal(len, strlen(items[i]));
+        assert_memory_equal(item, items[i], len);
+    }
+    assert_int_equal(ds_gguf_array(gguf, "ints", false, &kv, NULL), DS_OK);
+    assert_int_equal(kv->count, 2);
+    assert_true(ds_gguf_number(kv, 0) == 1 && ds_gguf_number(kv, 1) == -1);
+    assert_int_equal(ds_gguf_array(gguf, "absent", true, &kv, NULL), DS_OK);
+    assert_null(kv);
+    static const struct {
+        const char *key;
+        bool strings;
+    } wrong[] = {{"ints", true}, {"list", false}, {"text", true}, {"text", false}};
+    for (size_t i = 0; i < COUNT(wrong); i++) {
+        assert_int_equal(ds_gguf_array(gguf, wrong[i].key, wrong[i].strings, &kv, &err), DS_BAD_FILE);
+        assert_null(kv);
+        assert_non_null(strstr(err.text, wrong[i].strings ? "array of strings" : "array of numbers"));
+    }
     ds_gguf_close(gguf);
     ds_buf_release(&file);
 }

@@ -44,7 +44,7 @@ static ds_tokenizer *open_tok(void)
     json_t *meta = text_byte_level("gpt-2");
     ds_tokenizer *tok = NULL;
     ds_error err = {0};
-    if (ds_tokenizer_open_gguf(&tok, meta, &err))
+    if (text_open(&tok, meta, &err))
         fail_msg("%s", err.text);
     json_decref(meta);
     return tok;

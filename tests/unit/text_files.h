@@ -2,11 +2,51 @@
 #ifndef TEXT_FILES_H
 #define TEXT_FILES_H
 
-#include "base/json.h"
+#include "text/tokenizer.h"
 
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+static inline tk_span *text_strings(const json_t *list, size_t *n)
+{
+    tk_span *out = list ? calloc(json_array_size(list) + 1, sizeof *out) : NULL;
+    *n = out ? json_array_size(list) : 0;
+    for (size_t i = 0; i < *n; i++)
+        out[i] = (tk_span){json_string_value(json_array_get(list, i)),
+                           json_string_length(json_array_get(list, i))};
+    return out;
+}
+
+static inline double *text_numbers(const json_t *list, size_t *n)
+{
+    double *out = list ? calloc(json_array_size(list) + 1, sizeof *out) : NULL;
+    *n = out ? json_array_size(list) : 0;
+    for (size_t i = 0; i < *n; i++)
+        out[i] = json_number_value(json_array_get(list, i));
+    return out;
+}
+
+/* meta: all tokenizer.ggml.* keys, arrays included. */
+static inline ds_status text_open(ds_tokenizer **out, const json_t *meta, ds_error *err)
+{
+    ds_vocab vocab = {.meta = meta};
+    tk_span *tokens = text_strings(json_object_get(meta, "tokenizer.ggml.tokens"), &vocab.n_tokens);
+    tk_span *merges = text_strings(json_object_get(meta, "tokenizer.ggml.merges"), &vocab.n_merges);
+    double *types = text_numbers(json_object_get(meta, "tokenizer.ggml.token_type"), &vocab.n_types);
+    double *scores = text_numbers(json_object_get(meta, "tokenizer.ggml.scores"), &vocab.n_scores);
+    vocab.tokens = tokens;
+    vocab.merges = merges;
+    vocab.types = types;
+    vocab.scores = scores;
+    ds_status status = ds_tokenizer_open_gguf(out, &vocab, err);
+    free(tokens);
+    free(merges);
+    free(types);
+    free(scores);
+    return status;
+}
 
 static inline void text_put(json_t *meta, const char *key, json_t *value)
 {

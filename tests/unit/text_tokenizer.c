@@ -13,7 +13,7 @@ static ds_tokenizer *open_meta(json_t *meta)
 {
     ds_tokenizer *tok = NULL;
     ds_error err = {0};
-    if (ds_tokenizer_open_gguf(&tok, meta, &err))
+    if (text_open(&tok, meta, &err))
         fail_msg("%s", err.text);
     json_decref(meta);
     return tok;
@@ -108,6 +108,25 @@ static void test_sentencepiece(void **state)
     ds_tokenizer_close(tok);
 }
 
+/* Of equal tokens the last one counts; the others are ids of no token. */
+static void test_duplicates(void **state)
+{
+    (void)state;
+    json_t *meta = text_byte_level("gpt-2");
+    text_token(meta, "hel", 1, 0);
+    text_token(meta, "<|im_end|>", 3, 0);
+    text_token(meta, "", 3, 0); /* nothing to find in a text */
+    ds_tokenizer *tok = open_meta(meta);
+    assert_int_equal(ds_tokenizer_size(tok), BPE_SIZE + 3);
+    CHECK_IDS(tok, "hel<|im_end|>", false, BPE_SIZE, BPE_SIZE + 1);
+    assert_int_equal(ds_tokenizer_eos_id(tok), BPE_SIZE + 1);
+    assert_false(ds_tokenizer_is_special(tok, 2));
+    size_t len;
+    ds_tokenizer_bytes(tok, HEL, &len);
+    assert_int_equal(len, 0);
+    ds_tokenizer_close(tok);
+}
+
 static void test_eos_set(void **state)
 {
     (void)state;
@@ -144,10 +163,14 @@ static void set_model(json_t *meta, const char *model)
     text_put(meta, "model", json_string(model));
 }
 
-static void number_as_token(json_t *meta, const char *key)
+static void set_merge(json_t *meta, const char *merge)
 {
-    (void)key;
-    json_array_set_new(json_object_get(meta, "tokenizer.ggml.tokens"), 5, json_integer(1));
+    json_array_set_new(json_object_get(meta, "tokenizer.ggml.merges"), 1, json_string(merge));
+}
+
+static void no_tokens(json_t *meta, const char *key)
+{
+    json_array_clear(json_object_get(meta, key));
 }
 
 static void short_types(json_t *meta, const char *key)
@@ -170,7 +193,13 @@ static void test_refusals(void **state)
         {false, remove_key, "tokenizer.ggml.model", "no tokenizer"},
         {false, remove_key, "tokenizer.ggml.tokens", "tokens"},
         {false, remove_key, "tokenizer.ggml.merges", "merges"},
-        {false, number_as_token, NULL, "token 5"},
+        {false, no_tokens, "tokenizer.ggml.tokens", "tokens is missing or empty"},
+        {false, set_merge, "he", "merge 1 is not two tokens"},
+        {false, set_merge, "h e l", "merge 1 is not two tokens"},
+        {false, set_merge, "he nothing", "`nothing` out of vocabulary"},
+        {false, set_merge, "nothing he", "`nothing` out of vocabulary"},
+        {false, set_merge, "h h", "`hh` out of vocabulary"},
+        {false, set_merge, "<|endoftext|> <|endoftext|>", "merge 1 is longer than any token"},
         {false, short_types, "tokenizer.ggml.token_type", "token_type"},
         {true, short_types, "tokenizer.ggml.scores", "scores"},
         {true, remove_key, "tokenizer.ggml.scores", "scores"},
@@ -180,7 +209,7 @@ static void test_refusals(void **state)
         ds_tokenizer *tok = (ds_tokenizer *)&meta;
         ds_error err = {0};
         cases[i].damage(meta, cases[i].arg);
-        assert_int_equal(ds_tokenizer_open_gguf(&tok, meta, &err), DS_BAD_FILE);
+        assert_int_equal(text_open(&tok, meta, &err), DS_BAD_FILE);
         assert_null(tok);
         if (!strstr(err.text, cases[i].says))
             fail_msg("case %zu: \"%s\" does not say \"%s\"", i, err.text, cases[i].says);
@@ -256,7 +285,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_byte_level), cmocka_unit_test(test_sentencepiece),
         cmocka_unit_test(test_eos_set),    cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_folder),     cmocka_unit_test(test_duplicates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

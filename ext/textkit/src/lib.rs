@@ -7,6 +7,7 @@ mod python;
 mod source;
 mod template;
 mod tokenizer;
+mod vocab;
 
 use std::cell::RefCell;
 use std::ffi::{c_char, c_void};

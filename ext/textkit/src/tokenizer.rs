@@ -1,13 +1,14 @@
 //! tokenizer.json in, ids and text out, and the table of the bytes behind each id.
 
-use crate::{bytes, give, guard, utf8, Sink};
+use crate::{bytes, give, guard, utf8, vocab, Sink};
 use serde_json::Value;
+use std::borrow::Cow;
 use std::ffi::c_char;
 use tokenizers::Tokenizer;
 
 const TOKEN: u8 = 1;
 const ADDED: u8 = 2;
-const SPECIAL: u8 = 4;
+pub const SPECIAL: u8 = 4;
 const BYTE: u8 = 8;
 const MAX_ID: u32 = 1 << 23; // ids are untrusted, and the table is as long as the highest
 
@@ -55,23 +56,36 @@ impl Alphabet {
         }
     }
 
-    fn bytes(&self, token: &str) -> (Vec<u8>, u8) {
+    /// Appends the token's bytes; returns the flags that they give it.
+    fn add(&self, token: &str, out: &mut Vec<u8>) -> u8 {
+        let start = out.len();
         if self.byte_fallback {
             if let Some(byte) = byte_token(token) {
-                return (vec![byte], BYTE);
+                out.push(byte);
+                return BYTE;
             }
         }
         if self.byte_level {
-            return match token.chars().map(byte_of).collect::<Option<Vec<u8>>>() {
-                Some(bytes) => (bytes, 0),
-                None => (token.into(), 0),
-            };
+            for c in token.chars() {
+                match byte_of(c) {
+                    Some(byte) => out.push(byte),
+                    None => {
+                        out.truncate(start);
+                        out.extend_from_slice(token.as_bytes());
+                        break;
+                    }
+                }
+            }
+            return 0;
         }
-        let mut text = token.to_string();
+        let mut text = Cow::Borrowed(token);
         for (from, to) in self.replace.iter().filter(|(from, _)| !from.is_empty()) {
-            text = text.replace(from, to);
+            if text.contains(from) {
+                text = text.replace(from, to).into();
+            }
         }
-        (text.into_bytes(), 0)
+        out.extend_from_slice(text.as_bytes());
+        0
     }
 }
 
@@ -84,44 +98,62 @@ fn byte_token(token: &str) -> Option<u8> {
 /// Byte-level BPE writes every byte as a visible character: printable Latin-1 as itself, the other
 /// 68 bytes in order from U+0100.
 fn byte_of(c: char) -> Option<u8> {
-    let visible = |c: u32| matches!(c, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     match c as u32 {
-        c if visible(c) => Some(c as u8),
-        c @ 0x100..=0x143 => (0u32..=255).filter(|b| !visible(*b)).nth(c as usize - 0x100).map(|b| b as u8),
+        c @ (0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) => Some(c as u8),
+        c @ 0x100..=0x120 => Some((c - 0x100) as u8),
+        c @ 0x121..=0x142 => Some((c - 0x121 + 0x7f) as u8),
+        0x143 => Some(0xad),
         _ => None,
     }
 }
 
-fn open(json: &[u8]) -> Result<Tok, String> {
+unsafe fn open(json: &[u8], vocab: Option<&vocab::Vocab>) -> Result<Tok, String> {
     let mut inner = Tokenizer::from_bytes(json).map_err(|e| e.to_string())?;
     inner.with_truncation(None).map_err(|e| e.to_string())?;
     inner.with_padding(None);
+    if let Some(vocab) = vocab {
+        let tokens = vocab::fill(&mut inner, vocab)?;
+        return with_table(inner, &tokens);
+    }
+    let vocab = inner.get_vocab(true);
+    let mut tokens: Vec<(u32, &str)> = vocab.iter().map(|(token, id)| (*id, token.as_str())).collect();
+    tokens.sort_unstable();
+    with_table(inner, &tokens)
+}
+
+/// tokens: all of them, by id
+fn with_table(inner: Tokenizer, tokens: &[(u32, &str)]) -> Result<Tok, String> {
     let decoder = serde_json::to_value(inner.get_decoder()).map_err(|e| e.to_string())?;
     let mut alphabet = Alphabet::default();
     alphabet.read(&decoder);
     let added = inner.get_added_tokens_decoder();
-    let mut vocab: Vec<(u32, String)> = inner.get_vocab(true).into_iter().map(|(t, id)| (id, t)).collect();
-    vocab.sort_unstable();
-    let count = vocab.last().map_or(0, |last| last.0 as usize + 1);
+    let count = tokens.last().map_or(0, |last| last.0 as usize + 1);
     if count > MAX_ID as usize {
         return Err(format!("token id {} is too large", count - 1));
     }
     let mut tok = Tok { inner, bytes: Vec::new(), ends: Vec::with_capacity(count), flags: vec![0; count] };
-    for (id, token) in &vocab {
+    for (id, token) in tokens {
         tok.ends.resize(*id as usize, tok.bytes.len() as u32); // ids of no token before this one
         if tok.ends.len() > *id as usize {
             continue;
         }
-        let (bytes, mut flags) = match added.get(id) {
-            Some(token) if token.special => (token.content.clone().into_bytes(), ADDED | SPECIAL),
-            Some(token) if alphabet.byte_level => (token.content.clone().into_bytes(), ADDED),
-            Some(token) => (alphabet.bytes(&token.content).0, ADDED),
-            None => alphabet.bytes(token),
+        let flags = match added.get(id) {
+            Some(token) if token.special || alphabet.byte_level => {
+                tok.bytes.extend_from_slice(token.content.as_bytes());
+                if token.special {
+                    ADDED | SPECIAL
+                } else {
+                    ADDED
+                }
+            }
+            Some(token) => {
+                alphabet.add(&token.content, &mut tok.bytes);
+                ADDED
+            }
+            None => alphabet.add(token, &mut tok.bytes),
         };
-        flags |= TOKEN;
-        tok.bytes.extend_from_slice(&bytes);
         tok.ends.push(u32::try_from(tok.bytes.len()).map_err(|_| "the vocabulary is too large")?);
-        tok.flags[*id as usize] = flags;
+        tok.flags[*id as usize] = flags | TOKEN;
     }
     Ok(tok)
 }
@@ -132,11 +164,12 @@ fn open(json: &[u8]) -> Result<Tok, String> {
 pub unsafe extern "C" fn tk_tokenizer_open(
     json: *const c_char,
     len: usize,
+    vocab: Option<&vocab::Vocab>,
     err: *mut c_char,
     err_size: usize,
 ) -> *mut Tok {
     let json = bytes(json.cast(), len);
-    Sink(err, err_size).object(guard(|| open(json)))
+    Sink(err, err_size).object(guard(|| open(json, vocab)))
 }
 
 #[no_mangle]

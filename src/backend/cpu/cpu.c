@@ -145,6 +145,7 @@ ds_status ds_cpu_open(ds_backend **out, const ds_cpu_opts *opts, ds_error *err)
         .kv_load = ds_cpu_kv_load,
         .embed = ds_cpu_embed,
         .linear = ds_cpu_linear,
+        .refine = ds_cpu_refine,
         .rms_norm = ds_cpu_rms_norm,
         .rope_angles = ds_cpu_rope_angles,
         .heads = ds_cpu_heads,

@@ -75,6 +75,8 @@ static inline uint8_t *ds_kv_v(const ds_kv *kv, int layer, int head)
 
 /* operations, one file a group; ds_cpu_open puts them into the table */
 void ds_cpu_linear(ds_backend *be, const ds_in *in, int rows, const ds_out *outs, int n_outs);
+void ds_cpu_refine(ds_backend *be, const float *x, int ld_x, const ds_matrix *w, float *y, int ld_y, int rows,
+                   int top);
 void ds_cpu_attention(ds_backend *be, const ds_attn *a);
 void ds_cpu_heads(ds_backend *be, const ds_heads *h);
 void ds_cpu_rope_angles(ds_backend *be, float *out, const ds_rope *rope, const ds_seq *seqs, int n_seqs);

@@ -89,8 +89,12 @@ static void place_row(const ds_qmat *m, uint8_t *tile, int lane, packed row)
     const uint8_t *bytes = row.bytes;
     for (int g = 0; g < m->k / m->group; g++, tile += m->group_bytes) {
         uint8_t *at = tile + 4 * lane;
-        for (size_t j = 0; j < vectors; j++, at += 64, bytes += 4)
+        for (size_t j = 0; j < vectors; j += 4, at += 256, bytes += 16) { /* 4 or 8 vectors a block */
             memcpy(at, bytes, 4);
+            memcpy(at + 64, bytes + 4, 4);
+            memcpy(at + 128, bytes + 8, 4);
+            memcpy(at + 192, bytes + 12, 4);
+        }
         uint8_t *s = tile + vectors * 64 + (size_t)lane * value;
         memcpy(s, row.scales + (size_t)g * value, value);
         if (m->has_min)

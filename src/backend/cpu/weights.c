@@ -6,7 +6,11 @@
 
 #include <stdlib.h>
 
-enum { SLAB = 32 << 20, BEHIND = 4096 /* kernels prefetch past the end */ };
+enum {
+    SLAB = 32 << 20,
+    BEHIND = 4096,  /* kernels prefetch past the end */
+    DROP = 1 << 19, /* letting go of pages interrupts all threads: not for less */
+};
 
 struct ds_slab {
     uint8_t *pages;
@@ -58,6 +62,7 @@ typedef struct {
     const ds_weight *w;
     ds_cpu *cpu;
     int per_chunk;
+    size_t tile_bytes;
 } fill_arg;
 
 static void fill_task(void *arg, int chunk, int worker)
@@ -70,7 +75,7 @@ static void fill_task(void *arg, int chunk, int worker)
         ds_qmat_fill(&f->m->q, f->m->pages, f->w, t0, t1, scratch);
     else
         ds_fmat_fill(&f->m->f, f->m->pages, f->w, t0, t1, scratch);
-    if (f->w->drop) {
+    if (f->w->drop && (size_t)(t1 - t0) * f->tile_bytes >= DROP) { /* others go whole, below */
         uint32_t end = (uint32_t)t1 * DS_TILE;
         f->w->drop(f->w, (uint32_t)t0 * DS_TILE, end < f->w->rows ? end : f->w->rows);
     }
@@ -116,8 +121,10 @@ ds_status ds_cpu_matrix_open(ds_backend *be, ds_matrix **out, const ds_weight *w
     while ((tiles + per_chunk - 1) / per_chunk > DS_POOL_MAX_CHUNKS)
         per_chunk *= 2;
     fill_arg *f = ds_pool_add(cpu->pool, fill_task, (tiles + per_chunk - 1) / per_chunk, sizeof *f);
-    *f = (fill_arg){ m, w, cpu, per_chunk };
+    *f = (fill_arg){ m, w, cpu, per_chunk, tile_bytes };
     ds_pool_run(cpu->pool);
+    if (w->drop)
+        w->drop(w, 0, w->rows);
     *out = m;
     return DS_OK;
 }

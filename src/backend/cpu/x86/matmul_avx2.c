@@ -132,8 +132,15 @@ INLINE pair16 scales(const uint8_t *p, int type)
                     _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(high), 16))};
 }
 
+/* What a pass over a tile fetches of the next one: `lines` cache lines a block from `at` on, so that all
+ * passes together fetch it whole and memory is as busy in each. */
+typedef struct {
+    const uint8_t *at;
+    int lines;
+} ahead;
+
 INLINE void pass(const ds_qmat *w, int tile, const rows_at *x, const int rows, const enum codes codes,
-                 const bool has_min, const ds_dest *out, int row)
+                 const bool has_min, ahead next, const ds_dest *out, int row)
 {
     const int per_group = w->group / DS_BLOCK;
     const int block_bytes = codes == CODES4 ? 256 : 512, scale_bytes = w->scale_type == DS_F32 ? 64 : 32;
@@ -154,9 +161,8 @@ INLINE void pass(const ds_qmat *w, int tile, const rows_at *x, const int rows, c
             left = per_group;
         }
         left--;
-        UNROLL
-        for (int i = 0; i < block_bytes; i += 64)
-            _mm_prefetch((const char *)p + DS_AHEAD + i, _MM_HINT_T0);
+        for (int i = 0; i < next.lines; i++, next.at += 64)
+            _mm_prefetch((const char *)next.at, _MM_HINT_T0);
         const pair none = {_mm256_setzero_si256(), _mm256_setzero_si256()};
         pair sum[4] = {none, none, none, none};
         if (codes == CODES4)
@@ -196,17 +202,18 @@ INLINE void pass(const ds_qmat *w, int tile, const rows_at *x, const int rows, c
         store16(out, row + r, w->n, tile * DS_TILE, acc[r][0], acc[r][1]);
 }
 
-typedef void pass_fn(const ds_qmat *w, int tile, const rows_at *x, const ds_dest *out, int row);
+typedef void pass_fn(const ds_qmat *w, int tile, const rows_at *x, ahead next, const ds_dest *out, int row);
 
-#define PASS(codes, rows)                                                                                    \
-    static void codes##_##rows(const ds_qmat *w, int tile, const rows_at *x, const ds_dest *out, int row)    \
-    {                                                                                                        \
-        pass(w, tile, x, rows, codes, false, out, row);                                                      \
-    }                                                                                                        \
-    static void codes##_min_##rows(const ds_qmat *w, int tile, const rows_at *x, const ds_dest *out,         \
-                                   int row)                                                                  \
-    {                                                                                                        \
-        pass(w, tile, x, rows, codes, true, out, row);                                                       \
+#define PASS(codes, rows)                                                                                     \
+    static void codes##_##rows(const ds_qmat *w, int tile, const rows_at *x, ahead next, const ds_dest *out,  \
+                               int row)                                                                       \
+    {                                                                                                         \
+        pass(w, tile, x, rows, codes, false, next, out, row);                                                 \
+    }                                                                                                         \
+    static void codes##_min_##rows(const ds_qmat *w, int tile, const rows_at *x, ahead next,                  \
+                                   const ds_dest *out, int row)                                               \
+    {                                                                                                         \
+        pass(w, tile, x, rows, codes, true, next, out, row);                                                  \
     }
 #define PASSES(codes) PASS(codes, 1) PASS(codes, 2) PASS(codes, 3) PASS(codes, 4)
 PASSES(CODES4)
@@ -229,14 +236,19 @@ void ds_qmm_avx2(const ds_qmat *w, const ds_qact *x, int rows, int tile0, int ti
                                                   : CODES8;
     pass_fn *const *const of = passes[codes][w->has_min];
     const size_t k = w->k, blocks = k / DS_BLOCK;
-    for (int t = tile0; t < tile1; t++)
-        for (int r = 0, some; r < rows; r += some) {
+    const int passes = rows < 4 ? 1 : (rows + 1) / 4;
+    const int fetching = passes < 4 ? passes : 4; /* passes that fetch; the first ones */
+    const int lines = (int)((w->tile_bytes + 64 * blocks * fetching - 1) / (64 * blocks * fetching));
+    for (int t = tile0; t < tile1; t++) {
+        const uint8_t *next = w->data + (size_t)(t + 1) * w->tile_bytes;
+        for (int r = 0, some, i = 0; r < rows; r += some, i++) {
             const int left = rows - r;
-            const rows_at at = {
-                x->q + r * k, x->scale + r * blocks, x->min + r * blocks, x->sum + r * blocks, k, blocks};
+            const rows_at at = {x->q + r * k,        x->scale + r * blocks, x->min + r * blocks,
+                                x->sum + r * blocks, k,                     blocks};
             some = left >= 7 || left == 4 ? 4 : left >= 5 ? 3 : left; /* no row alone behind others */
-            of[some - 1](w, t, &at, out, r);
+            of[some - 1](w, t, &at, (ahead){next + (size_t)i * lines * blocks * 64, i < fetching ? lines : 0}, out, r);
         }
+    }
 }
 
 void ds_quant_avx2(const float *x, int k, int8_t *q, float *scale, float *min, int32_t *sum)
