@@ -133,15 +133,21 @@ def is_matrix(name, shape, group):
             and shape[1] % group == 0)
 
 
-def convert(tensors, bits, group):
-    out, exact = {}, {}
+def bits_of(path, args):
+    """8 where the module's name is listed, else the general width."""
+    return 8 if path.split(".")[-1] in args.wide else args.bits
+
+
+def convert(tensors, args):
+    out, exact, group = {}, {}, args.group
     for name, (dtype, shape, data) in tensors.items():
         if not is_matrix(name, shape, group):
             out[name] = (dtype, shape, data)
             continue
+        path = name[: -len(".weight")]
+        bits = bits_of(path, args)
         codes, scale, bias = quantize(to_floats(dtype, shape, data), bits, group)
         words = pack(codes, bits)
-        path = name[: -len(".weight")]
         groups = (shape[0], shape[1] // group)
         out[name] = ("U32", (shape[0], shape[1] * bits // 32), words.tobytes())
         out[path + ".scales"] = ("F16", groups, from_floats("F16", scale))
@@ -150,7 +156,7 @@ def convert(tensors, bits, group):
     return out, exact
 
 
-def verify(path, tensors, exact, bits, group):
+def verify(path, tensors, exact, args):
     """Reads the written file: codes as chosen, values near the source's. Returns the relative RMS error."""
     back, squares, total = read_file(path), 0.0, 0.0
     for name, (dtype, shape, data) in tensors.items():
@@ -160,16 +166,16 @@ def verify(path, tensors, exact, bits, group):
                 sys.exit(f"{path}: {name} was not kept")
             continue
         words = np.frombuffer(back[name][2], np.uint8).reshape(shape[0], -1)
-        codes = unpack(words, bits, shape[1])
+        codes = unpack(words, bits_of(module, args), shape[1])
         if not np.array_equal(codes, exact[module]):
             sys.exit(f"{path}: {name}: the packed codes do not come back")
         scale, bias = (to_floats(*back[f"{module}.{part}"])[..., None] for part in ("scales", "biases"))
-        w = to_floats(dtype, shape, data).reshape(shape[0], -1, group)
+        w = to_floats(dtype, shape, data).reshape(shape[0], -1, args.group)
         got = scale * codes.reshape(w.shape).astype(np.float32) + bias
         squares += float(np.sum((got - w).astype(np.float64) ** 2))
         total += float(np.sum(w.astype(np.float64) ** 2))
     error = (squares / total) ** 0.5
-    if not error < 2.0**-bits * 2:
+    if not error < 2.0**-args.bits * 2:
         sys.exit(f"{path}: the values are off by {error:.3f} (relative RMS): the file is wrong")
     return error
 
@@ -180,6 +186,7 @@ def main():
     args.add_argument("target", type=pathlib.Path)
     args.add_argument("--bits", type=int, default=4, choices=(2, 3, 4, 5, 6, 8))
     args.add_argument("--group", type=int, default=64, choices=(32, 64, 128))
+    args.add_argument("--wide", nargs="*", default=[], metavar="NAME", help="modules kept at 8 bits: fc, k_proj, ...")
     args = args.parse_args()
     config = json.loads((args.source / "config.json").read_text())
     if "quantization" in config or "block_size" not in config or "target_layer_ids" not in config:
@@ -189,13 +196,16 @@ def main():
         tensors.update(read_file(path))
     if not any(is_matrix(name, shape, args.group) for name, (_, shape, _) in tensors.items()):
         sys.exit(f"{args.source}: no matrices to quantise")
-    out, exact = convert(tensors, args.bits, args.group)
+    out, exact = convert(tensors, args)
     args.target.mkdir(parents=True, exist_ok=True)
     path = args.target / "model.safetensors"
     write_file(path, out)
     config["quantization"] = {"group_size": args.group, "bits": args.bits, "mode": "affine"}
+    for module in sorted(exact):
+        if bits_of(module, args) != args.bits:
+            config["quantization"][module] = {"group_size": args.group, "bits": bits_of(module, args)}
     (args.target / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    error = verify(path, tensors, exact, args.bits, args.group)
+    error = verify(path, tensors, exact, args)
     before = sum(len(data) for _, _, data in tensors.values())
     print(f"{path}: {len(exact)} matrices, {before / 1e6:.1f} MB -> {path.stat().st_size / 1e6:.1f} MB, "
           f"relative RMS error {error:.3f}")

@@ -69,10 +69,11 @@ typedef struct {
         ds_stop_reason reason;
         ds_error error; /* with DS_STOP_ERROR */
         int prompt_tokens;
-        const int32_t *token_ids; /* every generated id; an EOS id is included */
+        const int32_t *token_ids; /* every generated id, an EOS id included; a stop text ends them with
+                                     the id that completes it, and counts no id after it */
         int n_token_ids;
-        int usage_tokens;   /* generated ids up to a stop text; all of them otherwise */
-        const ds_round_info *rounds;
+        int usage_tokens;            /* always n_token_ids */
+        const ds_round_info *rounds; /* what they commit and the first id add up to n_token_ids */
         int n_rounds;
         double prefill_s;     /* prompt to first token */
         double decode_s;      /* the rounds */

@@ -64,7 +64,7 @@ bool ds_cpu_mask(const char *name, unsigned *mask)
         const char *name;
         unsigned mask;
     } masks[] = {
-        {"auto", ~0u},         {"c", 0}, {"avx2", DS_CPU_AVX2}, {"avx512", DS_CPU_AVX2 | DS_CPU_AVX512},
+        {"auto", ~0u},         {"c", DS_CPU_NONE}, {"avx2", DS_CPU_AVX2}, {"avx512", DS_CPU_AVX2 | DS_CPU_AVX512},
         {"neon", DS_CPU_NEON},
     };
     for (size_t i = 0; i < sizeof masks / sizeof masks[0]; i++)

@@ -33,7 +33,7 @@ ds_status ds_bench_verify(json_t **out, ds_bench_ran *ran, const ds_bench_setup 
 /* {tokens_per_s}: the median */
 ds_status ds_bench_prefill(json_t **out, ds_bench_ran *ran, const ds_bench_setup *setup, int tokens, int runs,
                            ds_error *err);
-/* {ppl, ppl_exact, kl, top1, tokens} */
+/* {ppl, ppl_exact, kl, top1, tokens}; a text that cannot be read is DS_INVALID, before models are loaded */
 ds_status ds_bench_quality(json_t **out, ds_bench_ran *ran, const ds_bench_setup *setup,
                            const char *text_file, int tokens, int window, ds_error *err);
 
@@ -48,6 +48,8 @@ typedef struct {
     void (*progress)(void *user, const char *set, int done, int total); /* may be NULL */
     void *user;
 } ds_bench_prompts;
+/* Before a model is loaded: DS_INVALID names the file that cannot be read or holds no prompts. */
+ds_status ds_bench_check_prompts(const char *const *files, size_t n_files, int limit, ds_error *err);
 ds_status ds_bench_generate(json_t **out, ds_engine *engine, const ds_bench_prompts *prompts, ds_error *err);
 
 /* Classes of a model's matrices, and how each is multiplied: [{class, type, matrices, bytes, path}] */

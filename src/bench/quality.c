@@ -82,18 +82,21 @@ static ds_status score(sums *s, ds_rig *fast, ds_rig *exact, const int32_t *ids,
     return status;
 }
 
-static ds_status tokenize(ds_ids *ids, ds_rig *rig, const char *path, ds_error *err)
+static ds_status open_text(ds_map *map, const char *path, ds_error *err)
 {
-    ds_map map;
+    ds_status status = ds_map_open(map, path, err);
+    if (status == DS_BAD_FILE)
+        status = err->status = DS_INVALID;
+    return status;
+}
+
+static ds_status tokenize(ds_ids *ids, ds_rig *rig, const ds_map *map, ds_error *err)
+{
     ds_prompter *prompter = NULL;
-    ds_status status = ds_map_open(&map, path, err);
-    if (status)
-        return status;
-    status = ds_prompter_open(&prompter, rig->target_files, err);
+    ds_status status = ds_prompter_open(&prompter, rig->target_files, err);
     if (!status)
-        status = ds_prompter_encode(prompter, (const char *)map.data, map.size, false, ids, err);
+        status = ds_prompter_encode(prompter, (const char *)map->data, map->size, false, ids, err);
     ds_prompter_close(prompter);
-    ds_map_close(&map);
     return status;
 }
 
@@ -106,9 +109,14 @@ ds_status ds_bench_quality(json_t **out, ds_bench_ran *ran, const ds_bench_setup
     ds_ids ids = {0};
     sums s = {0};
     *out = NULL;
-    ds_status status = ds_rig_open(&fast, setup, err);
+    ds_map text;
+    ds_status status = open_text(&text, text_file, err);
+    if (status)
+        return status;
+    status = ds_rig_open(&fast, setup, err);
     if (!status)
-        status = tokenize(&ids, &fast, text_file, err);
+        status = tokenize(&ids, &fast, &text, err);
+    ds_map_close(&text);
     size_t n = ids.len;
     if (!status && tokens && (size_t)tokens < n)
         n = (size_t)tokens;

@@ -111,6 +111,19 @@ static ds_status load_prompts(json_t **out, const char *path, int limit, ds_erro
     return status;
 }
 
+ds_status ds_bench_check_prompts(const char *const *files, size_t n_files, int limit, ds_error *err)
+{
+    ds_status status = DS_OK;
+    for (size_t i = 0; i < n_files && !status; i++) {
+        json_t *prompts = NULL;
+        status = load_prompts(&prompts, files[i], limit, err);
+        json_decref(prompts);
+    }
+    if (status == DS_BAD_FILE)
+        status = err->status = DS_INVALID;
+    return status;
+}
+
 static json_t *report(const comparison *c)
 {
     double plain = ds_tally_speed(&c->plain), spec = ds_tally_speed(&c->spec);

@@ -157,17 +157,17 @@ static ds_status split(cli_list *out, const cli_list *in, char **text, ds_error 
         return ds_fail(err, DS_NO_MEMORY, "out of memory for the prompts");
     out->n = 0;
     for (size_t i = 0; i < in->n; i++)
-        for (const char *p = in->at[i]; *p;) {
+        for (const char *p = in->at[i]; p;) {
             size_t len = strcspn(p, ",");
             if (out->n == CLI_MAX_LIST)
                 return ds_fail(err, DS_INVALID, "--prompts takes %d files at most", CLI_MAX_LIST);
-            if (len) {
-                memcpy(to, p, len);
-                to[len] = 0;
-                out->at[out->n++] = to;
-                to += len + 1;
-            }
-            p += len + (p[len] == ',');
+            if (!len)
+                return ds_fail(err, DS_INVALID, "--prompts has an empty entry: each needs a path");
+            memcpy(to, p, len);
+            to[len] = 0;
+            out->at[out->n++] = to;
+            to += len + 1;
+            p = p[len] ? p + len + 1 : NULL;
         }
     return DS_OK;
 }
@@ -181,6 +181,8 @@ int cli_bench_generate(const cli_args *args)
     json_t *result = NULL;
     ds_bench_ran ran = {0};
     ds_status status = split(&files, &args->prompts, &text, &err);
+    if (!status)
+        status = ds_bench_check_prompts(files.at, files.n, args->limit, &err);
     if (!status)
         status = cli_open(&engine, args, &err);
     if (!status) {

@@ -22,9 +22,8 @@ int cli_fail(const ds_error *err);
 /* Opens what the arguments name, with a progress line on a terminal if it takes long. */
 ds_status cli_open(ds_engine **out, const cli_args *args, ds_error *err);
 
-/* Closed standard output is a reason to stop, not to complain. */
-typedef enum { CLI_WRITTEN, CLI_CLOSED, CLI_FAILED } cli_written;
-cli_written cli_write(const char *data, size_t len);
+/* False: standard output takes no more. main says why at the end, unless its reader has just left. */
+bool cli_write(const char *data, size_t len);
 /* Prints an object and a newline, frees it, and returns the exit code. */
 int cli_print_json(json_t *object);
 

@@ -46,7 +46,7 @@ static ds_status read_prompt(ds_buf *out, const cli_args *args, ds_error *err)
         if (!file)
             return ds_fail(err, DS_INVALID, "%s: %s", name, strerror(errno));
         char chunk[16384];
-        for (size_t n; (n = fread(chunk, 1, sizeof chunk, file)) > 0;)
+        for (size_t n; !out->failed && (n = fread(chunk, 1, sizeof chunk, file)) > 0;)
             ds_buf_add(out, chunk, n);
         bool bad = ferror(file);
         int reason = errno;
@@ -79,7 +79,7 @@ typedef struct {
     int n_rounds;
     double prefill_s, decode_s, first_token_s;
     ds_tally tally;
-    bool closed; /* standard output was */
+    bool closed; /* standard output takes no more */
 } answer;
 
 static void answer_release(answer *a)
@@ -134,11 +134,8 @@ static ds_status run_answer(answer *a, ds_engine *engine, const ds_request *req,
             continue;
         if (event->kind == DS_EVENT_TEXT) {
             ds_buf_add(&a->text, event->text.data, event->text.len);
-            cli_written written =
-                stream && !a->closed && !status ? cli_write(event->text.data, event->text.len) : CLI_WRITTEN;
-            a->closed |= written != CLI_WRITTEN;
-            if (written == CLI_FAILED)
-                status = ds_fail(err, DS_INTERNAL, "cannot write the answer: %s", strerror(errno));
+            if (stream && !a->closed)
+                a->closed = !cli_write(event->text.data, event->text.len);
         } else if (event->kind == DS_EVENT_END) {
             ended = true;
             if (!status)
@@ -226,10 +223,7 @@ static int plain_answer(const cli_args *args, ds_engine *engine, const ds_reques
     } else {
         if (!stream) {
             ds_buf_str(&a.text, "\n");
-            if (cli_write(ds_buf_text(&a.text), a.text.len) == CLI_FAILED) {
-                fprintf(stderr, "dspark: cannot write the answer: %s\n", strerror(errno));
-                code = 1;
-            }
+            cli_write(ds_buf_text(&a.text), a.text.len);
         }
         if (isatty(STDERR_FILENO))
             summary(&a);
@@ -240,8 +234,8 @@ static int plain_answer(const cli_args *args, ds_engine *engine, const ds_reques
 
 static bool same_ids(const answer *a, const answer *b)
 {
-    return a->usage_tokens == b->usage_tokens &&
-           (!a->usage_tokens || !memcmp(a->ids, b->ids, sizeof *a->ids * (size_t)a->usage_tokens));
+    return a->ids && b->ids && a->n_ids == b->n_ids &&
+           !memcmp(a->ids, b->ids, sizeof *a->ids * (size_t)a->n_ids);
 }
 
 static double ratio(double a, double b)
@@ -270,7 +264,6 @@ static void compare_table(const answer *plain, const answer *spec)
     for (int i = 0; i < DS_TALLY_POSITIONS && spec->tally.tried[i]; i++)
         printf(" %.0f%%", 100 * ratio(spec->tally.taken[i], spec->tally.tried[i]));
     printf("\nidentical: %s\n", same_ids(plain, spec) ? "yes" : "no");
-    fflush(stdout);
 }
 
 static json_t *compare_json(const answer *plain, const answer *spec)
@@ -289,32 +282,63 @@ static json_t *compare_json(const answer *plain, const answer *spec)
 static int compare(const cli_args *args, ds_engine *engine, ds_request *req)
 {
     static const char *const titles[] = {"--- plain ---\n", "\n--- speculative ---\n"};
-    answer a[2] = {0};
+    answer a[2] = {{.reason = DS_STOP_CANCELLED}, {.reason = DS_STOP_CANCELLED}};
     ds_error err = {0};
     ds_status status = DS_OK;
-    bool stream = !args->json && !args->no_stream, closed = false;
+    bool stream = !args->json && !args->no_stream, whole = !args->json && args->no_stream, closed = false;
     for (int i = 0; i < 2 && !status && !interrupted && !closed; i++) {
         req->mode = i ? DS_MODE_DSPARK : DS_MODE_BASELINE;
-        if (stream && cli_write(titles[i], strlen(titles[i])) != CLI_WRITTEN)
+        if (stream)
+            closed = !cli_write(titles[i], strlen(titles[i]));
+        if (closed)
             break;
         status = run_answer(&a[i], engine, req, stream, &err);
         closed = a[i].closed;
-        if (stream && !closed)
-            cli_write("\n", 1);
+        if (whole && !status)
+            closed = !cli_write(titles[i], strlen(titles[i])) ||
+                     !cli_write(ds_buf_text(&a[i].text), a[i].text.len);
+        if ((stream || (whole && !status)) && !closed)
+            closed = !cli_write("\n", 1);
     }
     answering = 0;
-    int code = 0;
-    if (status)
+    int code = interrupted ? 130 : 0;
+    if (status) {
         code = cli_fail(&err);
-    else if (interrupted)
-        code = 130;
-    else if (args->json)
-        code = print_signed(compare_json(&a[0], &a[1]), args, engine);
-    else if (!closed)
+    } else if (args->json) {
+        int printed = print_signed(compare_json(&a[0], &a[1]), args, engine);
+        code = printed ? printed : code;
+    } else if (!closed && !interrupted) {
         compare_table(&a[0], &a[1]);
+    }
     answer_release(&a[0]);
     answer_release(&a[1]);
     return code;
+}
+
+static bool is_utf8(const char *text)
+{
+    json_t *string = json_string(text); /* jansson refuses what is not UTF-8 */
+    json_decref(string);
+    return string != NULL;
+}
+
+/* What options ask for together, before anything is read or loaded. */
+static ds_status check_args(const cli_args *args, ds_error *err)
+{
+    if (args->no_chat_template && args->system)
+        return ds_fail(err, DS_INVALID, "--system needs the chat template: leave out --no-chat-template");
+    if (args->compare && args->mode == DS_MODE_BASELINE)
+        return ds_fail(err, DS_INVALID, "--compare answers in both modes: leave out --mode baseline");
+    if ((args->compare || args->mode == DS_MODE_DSPARK) && !args->drafter)
+        return ds_fail(err, DS_INVALID, "%s needs a drafter: give --drafter PATH",
+                       args->compare ? "--compare" : "--mode dspark");
+    if (args->system && !is_utf8(args->system))
+        return ds_fail(err, DS_INVALID, "--system is not valid UTF-8");
+    for (size_t i = 0; i < args->stop.n; i++)
+        if (!args->stop.at[i][0] || !is_utf8(args->stop.at[i]))
+            return ds_fail(err, DS_INVALID, "--stop is %s",
+                           args->stop.at[i][0] ? "not valid UTF-8" : "empty: it needs a text");
+    return DS_OK;
 }
 
 int cli_generate(const cli_args *args)
@@ -324,12 +348,9 @@ int cli_generate(const cli_args *args)
     ds_engine *engine = NULL;
     int code = 0;
     catch_interrupts();
-    ds_status status = read_prompt(&prompt, args, &err);
-    if (!status && args->no_chat_template && args->system)
-        status = ds_fail(&err, DS_INVALID, "--system needs the chat template: leave out --no-chat-template");
-    if (!status && (args->compare || args->mode == DS_MODE_DSPARK) && !args->drafter)
-        status = ds_fail(&err, DS_INVALID, "%s needs a drafter: give --drafter PATH",
-                         args->compare ? "--compare" : "--mode dspark");
+    ds_status status = check_args(args, &err);
+    if (!status)
+        status = read_prompt(&prompt, args, &err);
     if (!status)
         status = cli_open(&engine, args, &err);
     if (status) {

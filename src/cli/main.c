@@ -111,11 +111,28 @@ ds_status cli_open(ds_engine **out, const cli_args *args, ds_error *err)
 
 /* --- output --- */
 
-cli_written cli_write(const char *data, size_t len)
+static int write_errno; /* of the first write that failed */
+
+bool cli_write(const char *data, size_t len)
 {
     if (fwrite(data, 1, len, stdout) == len && !fflush(stdout))
-        return CLI_WRITTEN;
-    return errno == EPIPE ? CLI_CLOSED : CLI_FAILED;
+        return true;
+    if (!write_errno)
+        write_errno = errno;
+    return false;
+}
+
+/* Whatever was printed is out, or the exit code says so. A reader that has left is no failure. */
+static int finish(int code)
+{
+    if (!fflush(stdout) && !ferror(stdout))
+        return code;
+    if (!write_errno)
+        write_errno = errno;
+    if (write_errno == EPIPE)
+        return code;
+    fprintf(stderr, "dspark: cannot write the result: %s\n", strerror(write_errno));
+    return 1;
 }
 
 int cli_print_json(json_t *object)
@@ -126,13 +143,10 @@ int cli_print_json(json_t *object)
         fputs("dspark: out of memory for the result\n", stderr);
         return 4;
     }
-    cli_written written = cli_write(text, strlen(text));
-    if (written == CLI_WRITTEN)
-        written = cli_write("\n", 1);
+    if (cli_write(text, strlen(text)))
+        cli_write("\n", 1);
     free(text);
-    if (written == CLI_FAILED)
-        fprintf(stderr, "dspark: cannot write the result: %s\n", strerror(errno));
-    return written == CLI_FAILED;
+    return 0;
 }
 
 /* --- dispatch --- */
@@ -149,7 +163,8 @@ static int help(void)
 
 static int usage(const char *text, const char *word, const char *nearest)
 {
-    fprintf(stderr, "dspark: %s '%.60s': %s%s%s\n", text, word, nearest ? "did you mean " : "",
+    char shown[CLI_SHOWN];
+    fprintf(stderr, "dspark: %s '%s': %s%s%s\n", text, cli_show(shown, word), nearest ? "did you mean " : "",
             nearest ? nearest : "dspark --help lists them", nearest ? "?" : "");
     return 2;
 }
@@ -198,10 +213,8 @@ static int bench_help(int argc, char **argv)
     return argc > 1 ? 0 : 2;
 }
 
-int main(int argc, char **argv)
+static int dispatch(int argc, char **argv)
 {
-    signal(SIGPIPE, SIG_IGN); /* writes fail with EPIPE instead */
-    argc--, argv++;
     if (!argc || !strcmp(argv[0], "--help") || !strcmp(argv[0], "-h") || !strcmp(argv[0], "help"))
         return help();
     if (!strcmp(argv[0], "--version")) {
@@ -217,7 +230,8 @@ int main(int argc, char **argv)
             return bench_help(argc, argv);
         if (argv[0][0] != '-')
             return usage("unknown command", argv[0], cli_nearest_command(argv[0]));
-        fprintf(stderr, "dspark: unknown option '%.60s': options follow a command\n", argv[0]);
+        char shown[CLI_SHOWN];
+        fprintf(stderr, "dspark: unknown option '%s': options follow a command\n", cli_show(shown, argv[0]));
         return 2;
     }
     cli_args args;
@@ -229,4 +243,10 @@ int main(int argc, char **argv)
         return 0;
     }
     return cli_commands[command].run(&args);
+}
+
+int main(int argc, char **argv)
+{
+    signal(SIGPIPE, SIG_IGN); /* writes fail with EPIPE instead */
+    return finish(dispatch(argc - 1, argv + 1));
 }

@@ -99,7 +99,7 @@ static const option options[] = {
 
     {GEN | SUI | DOC, 0, "--ctx", "N", INT, 1, MANY, NULL, NULL, AT(ctx),
      "Longest context, prompt and answer together; the default is the model's, but at most 8192."},
-    {ALL, 0, "--threads", "N", INT, 1, 1024, NULL, NULL, AT(threads), "Threads; the default is one a core."},
+    {ALL, 0, "--threads", "N", INT, 1, 256, NULL, NULL, AT(threads), "Threads; the default is one a core."},
     {ALL, 0, "--cpu", "ISA", CHOICE, 0, 0, "auto|c|avx2|avx512|neon", "auto", AT(cpu),
      "The fastest instruction set that may be used."},
     {GEN | DEC | VER | PRE | SUI | DOC, 0, "--exact", NULL, SWITCH, 0, 0, NULL, NULL, AT(exact),
@@ -113,6 +113,28 @@ static const option options[] = {
 };
 
 /* --- parsing --- */
+
+const char *cli_show(char out[CLI_SHOWN], const char *word)
+{
+    size_t len = 0;
+    int shown = 0;
+    for (const unsigned char *p = (const unsigned char *)word; *p; p++) {
+        bool inner = (*p & 0xc0) == 0x80; /* of a character of several bytes */
+        if (shown == 80 && !inner) {
+            memcpy(out + len, "...", 4);
+            return out;
+        }
+        if (len + 8 > CLI_SHOWN) /* stray bytes only */
+            break;
+        shown += !inner;
+        if (*p < 0x20 || *p == 0x7f)
+            len += (size_t)snprintf(out + len, 5, "\\x%02x", *p);
+        else
+            out[len++] = (char)*p;
+    }
+    out[len] = 0;
+    return out;
+}
 
 /* Insertions, deletions, changes and swaps of neighbours from a to b, both shorter than 48. */
 static size_t distance(const char *a, const char *b)
@@ -166,15 +188,16 @@ static const option *find(enum cli_id command, const char *name, size_t len)
 
 static ds_status unknown(enum cli_id command, const char *name, size_t len, ds_error *err)
 {
-    char word[64];
-    snprintf(word, sizeof word, "%.*s", (int)(len < 48 ? len : 48), name);
+    char word[128], shown[CLI_SHOWN];
+    snprintf(word, sizeof word, "%.*s", (int)(len < 100 ? len : 100), name);
     const char *nearest = NULL;
     for (size_t i = 0, best = 99; i < COUNT(options); i++)
         if (options[i].commands & 1 << command && near(word, options[i].name, &best))
             nearest = options[i].name;
     if (nearest)
-        return ds_fail(err, DS_INVALID, "unknown option '%s': did you mean %s?", word, nearest);
-    return ds_fail(err, DS_INVALID, "unknown option '%s': dspark %s --help lists them", word,
+        return ds_fail(err, DS_INVALID, "unknown option '%s': did you mean %s?", cli_show(shown, word),
+                       nearest);
+    return ds_fail(err, DS_INVALID, "unknown option '%s': dspark %s --help lists them", cli_show(shown, word),
                    cli_commands[command].name);
 }
 
@@ -188,9 +211,9 @@ static int print_range(char *out, size_t size, const option *o)
 
 static ds_status wrong(const option *o, const char *value, ds_error *err)
 {
-    char range[96];
+    char range[96], shown[CLI_SHOWN];
     print_range(range, sizeof range, o);
-    return ds_fail(err, DS_INVALID, "%s takes %s, not '%.40s'", o->name, range, value);
+    return ds_fail(err, DS_INVALID, "%s takes %s, not '%s'", o->name, range, cli_show(shown, value));
 }
 
 static bool whole(const char *text, char **end, double min, double max, int *out)
@@ -206,7 +229,9 @@ static bool whole(const char *text, char **end, double min, double max, int *out
 static ds_status set_value(cli_args *args, const option *o, const char *value, ds_error *err)
 {
     void *at = (char *)args + o->at;
-    char *end;
+    char *end, shown[CLI_SHOWN];
+    if (o->arg && !*value && (!strcmp(o->arg, "PATH") || !strcmp(o->arg, "FILE")))
+        return ds_fail(err, DS_INVALID, "%s needs a path", o->name);
     switch (o->kind) {
     case SWITCH:
         *(bool *)at = true;
@@ -253,7 +278,8 @@ static ds_status set_value(cli_args *args, const option *o, const char *value, d
                 *(int *)at = index;
                 return DS_OK;
             }
-        return ds_fail(err, DS_INVALID, "%s takes one of %s, not '%.40s'", o->name, o->choices, value);
+        return ds_fail(err, DS_INVALID, "%s takes one of %s, not '%s'", o->name, o->choices,
+                       cli_show(shown, value));
     }
     }
     return ds_fail(err, DS_INTERNAL, "option %s has no kind", o->name);
@@ -278,8 +304,9 @@ ds_status cli_parse(cli_args *args, enum cli_id command, int argc, char **argv, 
         const char *word = argv[i];
         if (!strcmp(word, "-h"))
             word = "--help";
+        char shown[CLI_SHOWN];
         if (word[0] != '-' || !word[1])
-            return ds_fail(err, DS_INVALID, "unexpected argument '%.60s'%s", word,
+            return ds_fail(err, DS_INVALID, "unexpected argument '%s'%s", cli_show(shown, word),
                            command == CLI_GENERATE ? ": give the prompt with --prompt" : "");
         size_t len = strcspn(word, "=");
         const option *o = find(command, word, len);

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { CLI_MAX_LIST = 64 };
+enum { CLI_MAX_LIST = 64, CLI_SHOWN = 4 * 80 + 12 };
 
 typedef struct {
     const char *at[CLI_MAX_LIST];
@@ -59,6 +59,8 @@ enum cli_id {
 
 /* Parses what follows the command's name. DS_INVALID: one sentence. */
 ds_status cli_parse(cli_args *args, enum cli_id command, int argc, char **argv, ds_error *err);
+/* A word as messages quote it: 80 characters at most, control characters escaped. Returns out. */
+const char *cli_show(char out[CLI_SHOWN], const char *word);
 /* The nearest of the commands to a word, or NULL where none is near. */
 const char *cli_nearest_command(const char *word);
 

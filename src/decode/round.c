@@ -1,6 +1,7 @@
 /* Prefill, and rounds over a batch: draft, verify in one forward, accept, roll back. */
 #include "decode/gen.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* Rows of one gen in a forward, and what came of them. */
@@ -58,6 +59,27 @@ static ds_status host_logits(ds_gen *lead, const ds_forward *fwd, const float **
     return be->download(be, lead->host, fwd->logits, count * sizeof *lead->host, err);
 }
 
+/* A NaN never wins an argmax, so that a row of nothing else would pass for token 0. */
+static ds_status check_chosen(ds_backend *be, const ds_forward *fwd, const part *p, const int32_t *best,
+                              size_t vocab, ds_error *err)
+{
+    for (int r = p->logit0; r <= p->logit0 + p->gen->draft.n; r++) {
+        const float *at = fwd->logits + (size_t)r * vocab + best[r], *host = be->peek(be, at);
+        float value = 0;
+        ds_status status = DS_OK;
+        if (host)
+            value = *host;
+        else
+            status = be->download(be, &value, at, sizeof value, err);
+        if (status)
+            return status;
+        if (!isfinite(value))
+            return ds_fail(err, DS_INTERNAL,
+                           "the model gave logits that are not finite: its weights are damaged, fetch them again");
+    }
+    return DS_OK;
+}
+
 /* Fills every part's verdict from the forward's logits. */
 static ds_status judge(part *parts, int n, const ds_forward *fwd, ds_error *err)
 {
@@ -80,6 +102,9 @@ static ds_status judge(part *parts, int n, const ds_forward *fwd, ds_error *err)
     ds_status status = DS_OK;
     if (greedy)
         status = be->download(be, best, lead->chosen, (size_t)fwd->logit_rows * sizeof *best, err);
+    for (int i = 0; i < n && !status; i++)
+        if (ds_gen_greedy(parts[i].gen))
+            status = check_chosen(be, fwd, &parts[i], best, vocab, err);
     if (!status && sampled)
         status = host_logits(lead, fwd, &logits, err);
     for (int i = 0; i < n && !status; i++) {

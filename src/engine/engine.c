@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONTEXT_DEFAULT = 8192 };
+enum { CONTEXT_DEFAULT = 8192, MAX_THREADS = 256 };
 
 const char *ds_version(void)
 {
@@ -32,8 +32,8 @@ static ds_status check_opts(ds_engine *e, const ds_engine_opts *opts, ds_error *
 {
     if (!opts->target)
         return ds_fail(err, DS_INVALID, "no target model was given");
-    if (opts->threads < 0 || opts->threads > 1024)
-        return ds_fail(err, DS_INVALID, "threads is %d: it must be from 0 to 1024", opts->threads);
+    if (opts->threads < 0 || opts->threads > MAX_THREADS)
+        return ds_fail(err, DS_INVALID, "threads is %d: it must be from 0 to %d", opts->threads, MAX_THREADS);
     if (opts->context < 0)
         return ds_fail(err, DS_INVALID, "context is %d: it must not be negative", opts->context);
     if (opts->max_draft < -1 || opts->max_draft > DS_MAX_DRAFT)

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -185,8 +186,9 @@ static const char *source_name(ds_source source)
     return "unknown";
 }
 
-/* Copies ids and rounds out of the sequence, which is closed before the reader sees them. */
-static ds_status keep_results(ds_job *job, const ds_gen *gen, ds_error *err)
+/* Copies ids and rounds out of the sequence, which is closed before the reader sees them. keep: how many
+ * ids count; those after it are of the last round. */
+static ds_status keep_results(ds_job *job, const ds_gen *gen, int keep, ds_error *err)
 {
     int n_ids, n_rounds;
     const int32_t *ids = ds_gen_ids(gen, &n_ids);
@@ -202,8 +204,13 @@ static ds_status keep_results(ds_job *job, const ds_gen *gen, ds_error *err)
                                          .accepted = rounds[i].accepted,
                                          .committed = rounds[i].committed,
                                          .source = source_name(rounds[i].source)};
+    if (n_ids > keep && n_rounds)
+        job->rounds[n_rounds - 1].committed -= n_ids - keep;
+    if (n_ids > keep)
+        n_ids = keep;
     job->end.event.end.token_ids = job->ids;
     job->end.event.end.n_token_ids = n_ids;
+    job->end.event.end.usage_tokens = n_ids;
     job->end.event.end.rounds = job->rounds;
     job->end.event.end.n_rounds = n_rounds;
     return DS_OK;
@@ -284,9 +291,8 @@ void ds_job_execute(ds_job *job)
     ds_error err = {0};
     ds_status status = generate(job, &r, &err);
     job->end.event.end.reason = status ? DS_STOP_ERROR : reason_of(&r);
-    job->end.event.end.usage_tokens = r.fed;
     if (r.gen) {
-        ds_status kept = keep_results(job, r.gen, status ? NULL : &err);
+        ds_status kept = keep_results(job, r.gen, r.stopped ? r.fed : INT_MAX, status ? NULL : &err);
         if (kept && !status)
             job->end.event.end.reason = DS_STOP_ERROR;
     }

@@ -45,6 +45,7 @@ def test_bad_inputs():
     """Each is refused with its exit code and one sentence that contains the given words."""
     gguf = made("cut.gguf", b"GGUF\x03\0\0\0\x05\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0")
     model = ["generate", "--model", golden.model]
+    suite = ["bench", "generate", "--model", "/nowhere", "--drafter", "/nowhere", "--prompts"]
     for code, words, args in [
         (3, "nowhere", ["generate", "--model", "/nowhere", "--prompt", "x"]),
         (3, "cut.gguf", ["generate", "--model", gguf, "--prompt", "x"]),
@@ -82,6 +83,25 @@ def test_bad_inputs():
         (2, "empty", [*model, "--prompt", "x", "--stop", ""]),
         (2, "context", [*model, "--prompt", "word " * 300, "--ctx", "64"]),
         (2, "context", [*model, "--prompt", "x", "--ctx", "10000000"]),
+        (2, "1 to 256", [*model, "--prompt", "x", "--threads", "257"]),
+        (2, "1 to 256", ["doctor", "--threads", "1024"]),
+        (2, "--model needs a path", ["generate", "--model", "", "--prompt", "x"]),
+        (2, "--drafter needs a path", [*model, "--drafter=", "--prompt", "x"]),
+        (2, "--prompt-file needs a path", [*model, "--prompt-file", ""]),
+        (2, "--text needs a path", ["bench", "quality", "--model", "/nowhere", "--text", ""]),
+        (2, "absent.txt", ["bench", "quality", "--model", "/nowhere", "--text", "/absent.txt"]),
+        (2, "--prompts needs a path", [*suite, ""]),
+        (2, "empty entry", [*suite, "a,,b"]),
+        (2, "empty entry", [*suite, ","]),
+        (2, "absent.jsonl", [*suite, "/absent.jsonl"]),
+        (2, "no prompts", [*suite, made("blank.jsonl", b"\n\n")]),
+        (2, "bad.jsonl:1", [*suite, made("bad.jsonl", b"{}\n")]),
+        (2, "--mode baseline", [*model, "--drafter", "/nowhere", "--prompt", "x", "--compare", "--mode", "baseline"]),
+        (2, "64 MB", [*model, "--prompt-file", "/dev/zero"]),
+        (2, "--stop", [*model, "--prompt", "x", "--stop", b"\xff"]),
+        (2, "--system", [*model, "--prompt", "x", "--system", b"\xff"]),
+        (2, "'a\\x0ab\\x1b[1m'", [*model, "--prompt", "x", "--top-k", "a\nb\x1b[1m"]),
+        (2, "'" + 80 * "w" + "...'", [*model, "--prompt", "x", "--mode", 500 * "w"]),
         (2, "unknown command", ["serve-me"]),
         (2, "generate", ["generat"]),
         (2, "unknown command", ["bench", "nothing"]),
@@ -168,6 +188,14 @@ def test_stop_strings():
         result = run_json(*args, "--stop", "\x01never", "--stop", stop)
         assert result["text"] == text[:text.index(stop)], (stop, result["text"], text)
         assert result["finish_reason"] == "stop"
+        plain = run_json(*args, "--stop", "\x01never", "--stop", stop, "--mode", "baseline")
+        assert result["token_ids"] == plain["token_ids"] == full["token_ids"][:len(plain["token_ids"])], stop
+        for one in (result, plain):
+            assert len(one["token_ids"]) == one["generated_tokens"], stop
+            assert sum(r[2] for r in one["rounds"]) == one["generated_tokens"] - 1, stop
+            if one["decode_s"] > 0:
+                speed = (one["generated_tokens"] - 1) / one["decode_s"]
+                assert abs(one["tokens_per_s"] - speed) < 1e-5 * speed, stop
         assert run(*args, "--stop", stop).stdout.decode() == result["text"] + ("\n" if result["text"] else "")
 
 
@@ -205,6 +233,10 @@ def test_compare():
                 "prefill_tokens_per_s"):
         assert result[key] > 0, key
     assert all(0 <= share <= 1 for share in result["acceptance_by_position"])
+    whole = run(*pair, "--no-stream").stdout.decode()
+    assert f"--- plain ---\n{result['plain']['text']}\n" in whole, whole
+    assert f"--- speculative ---\n{result['spec']['text']}\n" in whole, whole
+    assert "identical: yes" in whole
 
 
 def long_answer(*more, **options):
@@ -234,6 +266,21 @@ def test_interrupt_json():
         assert result["finish_reason"] == "cancelled" and len(result["token_ids"]) < 4000
 
 
+def test_interrupt_compare_json():
+    process = subprocess.Popen([PROGRAM, "generate", "--model", golden.target, "--drafter", golden.drafter, "--prompt",
+                                "go on", "--ignore-eos", "--cpu", "c", "--threads", "1", "--max-new-tokens", "4000",
+                                "--compare", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=30)
+    if process.returncode == 0: # it was faster
+        return
+    assert process.returncode == 130, process.returncode
+    if out: # the interrupt came after loading
+        result = json.loads(out)
+        assert result["spec"]["finish_reason"] == "cancelled" and result["identical"] is False
+
+
 def test_closed_output():
     process = long_answer()
     process.stdout.read(1)
@@ -245,10 +292,26 @@ def test_closed_output():
 def test_full_output():
     if not os.path.exists("/dev/full"):
         return
-    with open("/dev/full", "wb") as full:
-        result = subprocess.run([PROGRAM, "generate", "--model", golden.model, *ANSWER], stdout=full,
-                                stderr=subprocess.PIPE, timeout=60)
-    assert result.returncode == 1 and b"cannot write" in result.stderr, result
+    answer = ["generate", "--model", golden.model, *ANSWER]
+    pair = ["generate", "--model", golden.target, "--drafter", golden.drafter, *ANSWER, "--compare"]
+    decode = ["bench", "decode", "--model", golden.model, "--depth", "8", "--tokens", "4"]
+    for args in (answer, [*answer, "--json"], [*answer, "--no-stream"], pair, [*pair, "--no-stream"], decode, ["doctor"],
+                 ["--version"], ["--help"], ["generate", "--help"], ["--dump-man"], ["--dump-man", "--markdown"]):
+        with open("/dev/full", "wb") as full:
+            result = subprocess.run([PROGRAM, *args], stdout=full, stderr=subprocess.PIPE, timeout=60)
+        assert result.returncode == 1, (args, result)
+        assert result.stderr.startswith(b"dspark: cannot write the result: ") and result.stderr.count(b"\n") == 1, result
+        closed = subprocess.run([PROGRAM, *args], preexec_fn=lambda: os.close(1), stderr=subprocess.PIPE, timeout=60)
+        assert closed.returncode == 1 and b"cannot write the result" in closed.stderr, (args, closed)
+
+
+def test_reader_gone():
+    for args in (["--version"], ["--dump-man"], ["doctor"]):
+        read, write = os.pipe()
+        os.close(read)
+        result = subprocess.run([PROGRAM, *args], stdout=write, stderr=subprocess.PIPE, timeout=60)
+        os.close(write)
+        assert result.returncode == 0 and result.stderr == b"", (args, result)
 
 
 def test_doctor():

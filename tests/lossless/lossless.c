@@ -285,7 +285,7 @@ static ds_status matrix(const ds_checkpoint *target, ds_checkpoint *const *draft
         }
         for (int i = 0; i < args.n_threads && !status; i++) {
             ds_cpu_opts cpu = {
-                .threads = atoi(args.threads[i]), .cpu_mask = mask | DS_CPU_NONE, .exact = args.exact};
+                .threads = atoi(args.threads[i]), .cpu_mask = mask, .exact = args.exact};
             status = machine(target, drafters, names, n_drafters, named ? args.cpus[c] : NULL, &cpu, err);
         }
     }

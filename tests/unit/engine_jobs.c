@@ -239,7 +239,7 @@ static void test_eos_ends(void **state)
 static void test_stop_text(void **state)
 {
     (void)state;
-    static result full, cut;
+    static result full, cut, plain;
     ds_request req = request(40);
     assert_int_equal(run(&full, &req), DS_OK);
     for (size_t at = 0; at + 3 <= full.len; at++) {
@@ -257,8 +257,15 @@ static void test_stop_text(void **state)
         assert_int_equal(cut.reason, DS_STOP_TEXT);
         assert_int_equal(cut.len, (size_t)((char *)memmem(full.text, full.len, stop, 3) - full.text));
         assert_memory_equal(cut.text, full.text, cut.len);
-        assert_true(cut.usage <= cut.n_ids);
-        assert_memory_equal(cut.ids, full.ids, sizeof *cut.ids * (size_t)cut.usage);
+        assert_int_equal(cut.usage, cut.n_ids);
+        assert_int_equal(cut.committed, cut.n_ids - 1);
+        assert_memory_equal(cut.ids, full.ids, sizeof *cut.ids * (size_t)cut.n_ids);
+        req.mode = DS_MODE_BASELINE; /* ends with the same token */
+        assert_int_equal(run(&plain, &req), DS_OK);
+        req.mode = DS_MODE_AUTO;
+        assert_int_equal(plain.n_ids, cut.n_ids);
+        assert_int_equal(plain.committed, cut.committed);
+        assert_memory_equal(plain.ids, cut.ids, sizeof *cut.ids * (size_t)cut.n_ids);
     }
 }
 

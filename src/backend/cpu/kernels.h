@@ -75,7 +75,8 @@ typedef void ds_qmm_fn(const ds_qmat *w, const ds_qact *x, int rows, int tile0, 
                        const ds_dest *out);
 typedef void ds_fmm_fn(const ds_fmat *w, const float *x, int ldx, int rows, int tile0, int tile1,
                        const ds_dest *out);
-/* One row: inv = 127 / max|x| (0 if max is 0), q = rint(x * inv) to even, scale = max / 127, sums. */
+/* One row: inv = 127 / max|x|, q = rint(x * inv) to even, scale = max / 127, sums. A block whose max is below
+ * 2^-100 (127 / max would overflow), infinite or NaN gets q = 0; its scale keeps the infinity or NaN. */
 typedef void ds_quant_fn(const float *x, int k, int8_t *q, float *scale, float *min, int32_t *sum);
 
 /* --- attention ------------------------------------------------------------------------------- */

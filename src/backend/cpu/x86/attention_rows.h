@@ -7,7 +7,7 @@
 #define DS_BACKEND_CPU_X86_ATTENTION_ROWS_H
 
 #include "backend/cpu/kernels.h"
-#include "backend/cpu/x86/unroll.h"
+#include "backend/cpu/x86/flat.h"
 
 #include <math.h>
 #include <string.h>

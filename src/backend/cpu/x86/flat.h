@@ -19,7 +19,7 @@
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL _Pragma("GCC unroll 32")
 #endif
 
 #endif
