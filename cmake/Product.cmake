@@ -33,6 +33,9 @@ add_custom_command(OUTPUT ${man_page} COMMAND dspark --dump-man > ${man_page} DE
                    COMMENT "dspark.1" VERBATIM)
 add_custom_target(dspark_man ALL DEPENDS ${man_page})
 
+# Everything that is installed, and no tests.
+add_custom_target(product DEPENDS dspark dspark_shared dspark_static dspark_man)
+
 # Paths relative to the .pc file: an installed tree may be moved.
 file(RELATIVE_PATH pc_prefix /p/${CMAKE_INSTALL_LIBDIR}/pkgconfig /p)
 string(REGEX REPLACE "/$" "" pc_prefix "${pc_prefix}")

@@ -8,7 +8,10 @@ die() { printf '%s\n' "$1" >&2; exit "${2:-1}"; }
 # sha_is FILE HEX: true if the file is there and has that SHA-256
 sha_is() { [ -f "$1" ] && [ "$(sha256sum "$1" | cut -d' ' -f1)" = "$2" ]; }
 
-cache_dir() { printf '%s' "${XDG_CACHE_HOME:-$HOME/.cache}/dspark"; }
+cache_dir() {
+  [ -n "${XDG_CACHE_HOME:-}${HOME:-}" ] || die "set HOME or XDG_CACHE_HOME: the model is kept in a folder there" 1
+  printf '%s' "${XDG_CACHE_HOME:-$HOME/.cache}/dspark"
+}
 
 # pip may be a command, a module, or missing; 'download' needs no virtual environment
 pip_download() {

@@ -4,5 +4,5 @@
 dir=$(cache_dir)/models
 get_smollm2 "$dir"
 exec "$root/build/release/dspark" generate --model "$dir/$smollm2_gguf" \
-  --drafter "$root/models/smollm2-135m-dspark-q4" --compare --max-new-tokens 256 \
-  --prompt "${1:-Write a Python function that returns the first n prime numbers, and explain how it works.}"
+  --drafter "$root/models/smollm2-135m-dspark-q4" --compare --max-new-tokens 256 --max-draft 3 \
+  --prompt "${1:-Write a Python function that returns the first n primes.}"
