@@ -142,6 +142,24 @@ ds_status ds_json_num(const json_t *obj, const char *key, double min, double max
     return DS_OK;
 }
 
+ds_status ds_json_int32(const json_t *obj, const char *key, int min, int max, int *out, const char *where,
+                        ds_error *err)
+{
+    int64_t value = *out;
+    ds_status status = ds_json_int(obj, key, min, max, &value, where, err);
+    *out = (int)value;
+    return status;
+}
+
+ds_status ds_json_float(const json_t *obj, const char *key, double min, double max, float *out,
+                        const char *where, ds_error *err)
+{
+    double value = *out;
+    ds_status status = ds_json_num(obj, key, min, max, &value, where, err);
+    *out = (float)value;
+    return status;
+}
+
 ds_status ds_json_bool(const json_t *obj, const char *key, bool *out, const char *where, ds_error *err)
 {
     const json_t *value = present(obj, key);

@@ -26,6 +26,11 @@ ds_status ds_json_int(const json_t *obj, const char *key, int64_t min, int64_t m
                       const char *where, ds_error *err);
 ds_status ds_json_num(const json_t *obj, const char *key, double min, double max, double *out,
                       const char *where, ds_error *err);
+/* The same into an int or a float. */
+ds_status ds_json_int32(const json_t *obj, const char *key, int min, int max, int *out, const char *where,
+                        ds_error *err);
+ds_status ds_json_float(const json_t *obj, const char *key, double min, double max, float *out,
+                        const char *where, ds_error *err);
 ds_status ds_json_bool(const json_t *obj, const char *key, bool *out, const char *where, ds_error *err);
 /* *out borrowed from obj */
 ds_status ds_json_text(const json_t *obj, const char *key, const char **out, const char *where,

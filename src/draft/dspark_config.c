@@ -63,24 +63,6 @@ static const char *unsupported_trait(const json_t *config)
     return NULL;
 }
 
-static ds_status read_int(const json_t *config, const char *key, int min, int max, int *out,
-                          const char *where, ds_error *err)
-{
-    int64_t value = *out;
-    ds_status status = ds_json_int(config, key, min, max, &value, where, err);
-    *out = (int)value;
-    return status;
-}
-
-static ds_status read_float(const json_t *config, const char *key, double min, double max, float *out,
-                            const char *where, ds_error *err)
-{
-    double value = *out;
-    ds_status status = ds_json_num(config, key, min, max, &value, where, err);
-    *out = (float)value;
-    return status;
-}
-
 static ds_status read_taps(ds_dspark_config *c, const json_t *config, const char *where, ds_error *err)
 {
     const json_t *list = json_object_get(config, "target_layer_ids");
@@ -128,7 +110,7 @@ static ds_status read_markov(ds_dspark_config *c, const json_t *config, const ch
 {
     const char *type = "vanilla";
     c->rank = 256;
-    ds_status status = read_int(config, "markov_rank", 0, 65536, &c->rank, where, err);
+    ds_status status = ds_json_int32(config, "markov_rank", 0, 65536, &c->rank, where, err);
     status = status ? status : ds_json_text(config, "markov_head_type", &type, where, err);
     if (status)
         return status;
@@ -165,8 +147,8 @@ static ds_status read_slots(ds_dspark_config *c, const json_t *config, const cha
     bool from_anchor = true;
     ds_status status = ds_json_bool(config, "sample_from_anchor", &from_anchor, where, err);
     c->logits_start = from_anchor ? 0 : 1;
-    status = status ? status : read_int(config, "block_size", 1, 1024, &c->block, where, err);
-    status = status ? status : read_int(config, "logits_start", 0, 1023, &c->logits_start, where, err);
+    status = status ? status : ds_json_int32(config, "block_size", 1, 1024, &c->block, where, err);
+    status = status ? status : ds_json_int32(config, "logits_start", 0, 1023, &c->logits_start, where, err);
     if (status)
         return status;
     int slots = c->block - c->logits_start;
@@ -197,16 +179,16 @@ ds_status ds_dspark_config_read(ds_dspark_config *c, const json_t *config, const
         {"mask_token_id", 0, INT_MAX, &c->mask},
     };
     for (size_t i = 0; i < COUNT(ints); i++) {
-        status = read_int(config, ints[i].key, ints[i].min, ints[i].max, ints[i].out, where, err);
+        status = ds_json_int32(config, ints[i].key, ints[i].min, ints[i].max, ints[i].out, where, err);
         if (status)
             return status;
     }
     c->head_dim = c->hidden / c->heads;
     c->vocab_out = c->vocab;
-    status = read_int(config, "head_dim", 2, 512, &c->head_dim, where, err);
-    status = status ? status : read_int(config, "draft_vocab_size", 1, c->vocab, &c->vocab_out, where, err);
-    status = status ? status : read_float(config, "rms_norm_eps", 0, 1, &c->eps, where, err);
-    status = status ? status : read_float(config, "final_logit_softcapping", 0, 1e6, &c->softcap, where, err);
+    status = ds_json_int32(config, "head_dim", 2, 512, &c->head_dim, where, err);
+    status = status ? status : ds_json_int32(config, "draft_vocab_size", 1, c->vocab, &c->vocab_out, where, err);
+    status = status ? status : ds_json_float(config, "rms_norm_eps", 0, 1, &c->eps, where, err);
+    status = status ? status : ds_json_float(config, "final_logit_softcapping", 0, 1e6, &c->softcap, where, err);
     status = status ? status : ds_json_bool(config, "attention_bias", &c->bias, where, err);
     status = status ? status : ds_json_bool(config, "enable_confidence_head", &c->confidence, where, err);
     status = status ? status

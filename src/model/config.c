@@ -18,15 +18,6 @@ static ds_status need_int(const json_t *config, const char *key, int min, int ma
     return DS_OK;
 }
 
-static ds_status want_int(const json_t *config, const char *key, int min, int max, int *out,
-                          const char *where, ds_error *err)
-{
-    int64_t value = *out;
-    ds_status status = ds_json_int(config, key, min, max, &value, where, err);
-    *out = (int)value;
-    return status;
-}
-
 static ds_status find_family(ds_config *out, const json_t *config, const char *where, ds_error *err)
 {
     const char *type = NULL, *code = NULL;
@@ -62,7 +53,7 @@ static ds_status read_shape(ds_config *c, const json_t *config, const char *wher
         (status = need_int(config, "max_position_embeddings", 1, DS_MAX_CONTEXT, &c->context, where, err)))
         return status;
     c->kv_heads = c->heads;
-    status = want_int(config, "num_key_value_heads", 1, DS_MAX_HIDDEN, &c->kv_heads, where, err);
+    status = ds_json_int32(config, "num_key_value_heads", 1, DS_MAX_HIDDEN, &c->kv_heads, where, err);
     if (status)
         return status;
     if (c->heads % c->kv_heads)
@@ -70,7 +61,7 @@ static ds_status read_shape(ds_config *c, const json_t *config, const char *wher
                        "%s: num_attention_heads (%d) must be a multiple of num_key_value_heads (%d)", where,
                        c->heads, c->kv_heads);
     c->head_dim = 0;
-    status = want_int(config, "head_dim", 8, DS_MAX_HEAD_DIM, &c->head_dim, where, err);
+    status = ds_json_int32(config, "head_dim", 8, DS_MAX_HEAD_DIM, &c->head_dim, where, err);
     if (status)
         return status;
     if (!c->head_dim) {
@@ -100,7 +91,7 @@ static ds_status read_shape(ds_config *c, const json_t *config, const char *wher
  * models that do not slide. */
 static ds_status read_windows(ds_config *c, const json_t *config, const char *where, ds_error *err)
 {
-    ds_status status = want_int(config, "sliding_window", 1, INT_MAX, &c->window, where, err);
+    ds_status status = ds_json_int32(config, "sliding_window", 1, INT_MAX, &c->window, where, err);
     const json_t *types = json_object_get(config, "layer_types");
     if (status || !types || json_is_null(types))
         return status;

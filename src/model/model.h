@@ -65,7 +65,6 @@ const ds_weight *ds_model_head_weight(const ds_model *model);
 ds_status ds_state_open(ds_state **out, ds_model *model, int capacity, ds_error *err);
 void ds_state_close(ds_state *state);
 int ds_state_length(const ds_state *state); /* rows that are committed */
-int ds_state_capacity(const ds_state *state);
 /* Forgets rows from `length` on; 0 <= length <= ds_state_length. Exact: what follows is as if they had
  * never been fed. */
 void ds_state_rollback(ds_state *state, int length);

@@ -45,11 +45,6 @@ int ds_state_length(const ds_state *state)
     return state->length;
 }
 
-int ds_state_capacity(const ds_state *state)
-{
-    return state->capacity;
-}
-
 /* Rows behind the length are never visible to a later row before it has overwritten them. */
 void ds_state_rollback(ds_state *state, int length)
 {

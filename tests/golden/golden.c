@@ -30,12 +30,8 @@ static const struct {
 } kinds[] = {
     {"target", golden_target},     {"gguf", golden_target},
     {"quant", golden_quant},       {"gguf_blocks", golden_quant},
-#ifdef GOLDEN_HAS_PAIRS
     {"dspark", golden_pair},
-#endif
-#ifdef GOLDEN_HAS_SAMPLING
     {"sampling", golden_sampling},
-#endif
 };
 
 static struct {
