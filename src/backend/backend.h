@@ -33,6 +33,7 @@ typedef enum {
 
 typedef struct {
     ds_pre pre;
+    const char *name; /* for profiles: a string literal, "qkv"; NULL: "linear" */
     const float *x; /* [rows][ld >= k] */
     int ld;
     const float *x2; /* SWIGLU: the other factor, same shape and ld */
@@ -99,6 +100,15 @@ typedef struct {
     int capacity; /* rows; memory is committed as rows are written */
 } ds_kv_shape;
 
+/* What the operations of one name took while a profile was made. */
+typedef struct {
+    const char *part, *name; /* of the program's own strings */
+    long long calls;
+    double seconds; /* the queue's time, from the end of the operation before */
+    double wait;    /* of it: the first thread had nothing left to do and waited for the others */
+    double bytes;   /* of weights read, where they are most of what is read; else 0 */
+} ds_profile_row;
+
 typedef enum {
     DS_EW_ADD,         /* y = a + b */
     DS_EW_SIGMOID_MUL, /* y = sigmoid(a) * b */
@@ -125,6 +135,13 @@ struct ds_backend {
     ds_status (*sync)(ds_backend *be, ds_error *err);
     /* Memory that the host may read after sync without copying; NULL where there is none such. */
     const void *(*peek)(ds_backend *be, const void *mem);
+
+    /* Operations recorded from now on belong to this part of a round: a string literal. For profiles. */
+    void (*part)(ds_backend *be, const char *name);
+    /* Starts a new profile, or stops where `on` is false; both forget what was measured. They sync first. */
+    void (*profile)(ds_backend *be, bool on);
+    /* Syncs and gives up to max rows, in the order in which they were first met; the number of rows. */
+    int (*profile_rows)(ds_backend *be, ds_profile_row *rows, int max);
 
     /* Repacks the whole weight; w's checkpoint may be closed afterwards (not so for tables). */
     ds_status (*matrix_open)(ds_backend *be, ds_matrix **out, const ds_weight *w, ds_error *err);

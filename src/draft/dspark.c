@@ -207,8 +207,9 @@ static ds_status dspark_append(ds_draft_state *base, const float *taps, int n, d
     ds_backend *be = d->be;
     const ds_dspark_config *c = &d->c;
     int kv = c->kv_heads * c->head_dim;
+    be->part(be, "draft");
     ds_seq seq = {.kv = ((dspark_state *)base)->kv, .rows = n, .pos0 = base->length, .causal = true};
-    ds_in in = {.x = taps, .ld = c->n_taps * ds_model_get(d->target)->hidden};
+    ds_in in = {.name = "fc", .x = taps, .ld = c->n_taps * ds_model_get(d->target)->hidden};
     ds_out fc = {.w = d->fc, .y = d->raw, .ld = c->hidden};
     be->linear(be, &in, n, &fc, 1);
     be->rms_norm(be, d->fused, c->hidden, d->raw, c->hidden, d->hidden_norm, n, c->hidden, c->eps);
@@ -216,7 +217,7 @@ static ds_status dspark_append(ds_draft_state *base, const float *taps, int n, d
     for (int i = 0; i < c->layers; i++) {
         const ds_dspark_layer *l = &d->layers[i];
         /* fused rows enter every layer as they are: its input norm is for the block only */
-        ds_in fused = {.x = d->fused, .ld = c->hidden};
+        ds_in fused = {.name = "context kv", .x = d->fused, .ld = c->hidden};
         ds_out outs[] = {
             {.w = l->k, .bias = l->k_bias, .y = d->ctx_k, .ld = kv},
             {.w = l->v, .bias = l->v_bias, .y = d->ctx_v, .ld = kv},
@@ -242,16 +243,17 @@ static void finish_layer(ds_dspark *d, const ds_dspark_layer *l, int from, int n
     const ds_dspark_config *c = &d->c;
     int q = c->heads * c->head_dim;
     float *h = d->h + (size_t)from * (size_t)c->hidden;
-    ds_in attended = {.x = d->attn + (size_t)from * (size_t)q, .ld = q};
+    ds_in attended = {.name = "o", .x = d->attn + (size_t)from * (size_t)q, .ld = q};
     ds_out o = {.w = l->o, .bias = l->o_bias, .y = h, .ld = c->hidden, .add = true};
     be->linear(be, &attended, n, &o, 1);
-    ds_in normed = {.pre = DS_PRE_RMS, .x = h, .ld = c->hidden, .w = l->post_norm, .eps = c->eps};
+    ds_in normed = {
+        .pre = DS_PRE_RMS, .name = "gate+up", .x = h, .ld = c->hidden, .w = l->post_norm, .eps = c->eps};
     ds_out wide[] = {
         {.w = l->gate, .y = d->gate, .ld = c->intermediate},
         {.w = l->up, .y = d->up, .ld = c->intermediate},
     };
     be->linear(be, &normed, n, wide, 2);
-    ds_in product = {.pre = DS_PRE_SWIGLU, .x = d->gate, .x2 = d->up, .ld = c->intermediate};
+    ds_in product = {.pre = DS_PRE_SWIGLU, .name = "down", .x = d->gate, .x2 = d->up, .ld = c->intermediate};
     ds_out down = {.w = l->down, .y = h, .ld = c->hidden, .add = true};
     be->linear(be, &product, n, &down, 1);
 }
@@ -269,7 +271,8 @@ static void run_block(ds_dspark *d, const dspark_state *s, int cap)
     be->rope_angles(be, d->angles, &d->rope, &seq, 1);
     for (int i = 0; i < c->layers; i++) {
         const ds_dspark_layer *l = &d->layers[i];
-        ds_in normed = {.pre = DS_PRE_RMS, .x = d->h, .ld = c->hidden, .w = l->input_norm, .eps = c->eps};
+        ds_in normed = {
+            .pre = DS_PRE_RMS, .name = "qkv", .x = d->h, .ld = c->hidden, .w = l->input_norm, .eps = c->eps};
         ds_out outs[] = {
             {.w = l->q, .bias = l->q_bias, .y = d->q, .ld = q},
             {.w = l->k, .bias = l->k_bias, .y = d->k, .ld = kv},
@@ -310,7 +313,7 @@ enum { REFINED = 32 };
 static void run_head(ds_dspark *d, float *logits, int cap)
 {
     const ds_dspark_config *c = &d->c;
-    ds_in in = {.x = d->result, .ld = c->hidden};
+    ds_in in = {.name = "head", .x = d->result, .ld = c->hidden};
     ds_out out = {.w = d->head, .y = logits, .ld = c->vocab_out};
     d->be->linear(d->be, &in, cap, &out, 1);
     if (d->exact_head)
@@ -333,7 +336,7 @@ static void add_markov(ds_dspark *d, int slot)
     if (at.h >= 0) {
         be->copy_rows(be, d->cat + at.h, c->hidden, d->result + (size_t)slot * (size_t)c->hidden, c->hidden,
                       NULL, 1, c->hidden);
-        ds_in in = {.x = d->cat, .ld = at.width};
+        ds_in in = {.name = "markov mix", .x = d->cat, .ld = at.width};
         int width = c->markov == DS_MARKOV_RNN ? 3 * r : r;
         ds_out mix = {.w = d->mix, .bias = d->mix_bias, .y = d->mixed, .ld = width};
         be->linear(be, &in, 1, &mix, 1);
@@ -348,7 +351,7 @@ static void add_markov(ds_dspark *d, int slot)
         be->copy_rows(be, d->cat + at.s, r, d->mixed, r, NULL, 1, r);
         x = o;
     }
-    ds_in in = {.x = x, .ld = r};
+    ds_in in = {.name = "markov", .x = x, .ld = r};
     ds_out out = {
         .w = d->w2, .y = d->logits + (size_t)slot * (size_t)c->vocab_out, .ld = c->vocab_out, .add = true};
     be->linear(be, &in, 1, &out, 1);
@@ -413,6 +416,7 @@ static ds_status dspark_propose(ds_draft_state *base, int32_t pending, int cap, 
     if (pending < 0 || pending >= vocab)
         return ds_fail(err, DS_INVALID, "token %d is outside the vocabulary of %d", pending, vocab);
     d->host_block[0] = pending;
+    be->part(be, "draft");
     be->upload(be, d->block_ids, d->host_block, (size_t)c->block * sizeof(int32_t));
     be->upload(be, d->ids, d->host_block, sizeof(int32_t));
     if (c->markov == DS_MARKOV_RNN) { /* s starts at 0 */

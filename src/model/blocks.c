@@ -40,7 +40,12 @@ void ds_block_attention(ds_pass *pass, int layer)
     int q_width = c->heads * c->head_dim, kv_width = c->kv_heads * c->head_dim;
     int window = c->sliding[layer] ? c->window : 0;
 
-    ds_in in = {.pre = DS_PRE_RMS, .x = pass->x, .ld = c->hidden, .w = w->input_norm, .eps = (float)c->eps};
+    ds_in in = {.pre = DS_PRE_RMS,
+                .name = "qkv",
+                .x = pass->x,
+                .ld = c->hidden,
+                .w = w->input_norm,
+                .eps = (float)c->eps};
     ds_out qkv[] = {
         {.w = w->q.matrix, .bias = w->q.bias, .y = pass->q, .ld = q_width},
         {.w = w->k.matrix, .bias = w->k.bias, .y = pass->k, .ld = kv_width},
@@ -87,7 +92,7 @@ void ds_block_attention(ds_pass *pass, int layer)
                     .n_seqs = pass->n_seqs};
     be->attention(be, &attn);
 
-    ds_in attended = {.pre = DS_PRE_NONE, .x = pass->attended, .ld = q_width};
+    ds_in attended = {.pre = DS_PRE_NONE, .name = "o", .x = pass->attended, .ld = q_width};
     ds_out out = {.w = w->o.matrix, .bias = w->o.bias, .y = pass->x, .ld = c->hidden, .add = true};
     be->linear(be, &attended, pass->rows, &out, 1);
 }
@@ -100,14 +105,20 @@ void ds_block_mlp(ds_pass *pass, int layer)
     const ds_layer *w = &pass->model->layers[layer];
     ds_backend *be = pass->be;
 
-    ds_in in = {.pre = DS_PRE_RMS, .x = pass->x, .ld = c->hidden, .w = w->post_norm, .eps = (float)c->eps};
+    ds_in in = {.pre = DS_PRE_RMS,
+                .name = "gate+up",
+                .x = pass->x,
+                .ld = c->hidden,
+                .w = w->post_norm,
+                .eps = (float)c->eps};
     ds_out gate_up[] = {
         {.w = w->gate.matrix, .bias = w->gate.bias, .y = pass->gate, .ld = c->intermediate},
         {.w = w->up.matrix, .bias = w->up.bias, .y = pass->up, .ld = c->intermediate},
     };
     be->linear(be, &in, pass->rows, gate_up, COUNT(gate_up));
 
-    ds_in mixed = {.pre = DS_PRE_SWIGLU, .x = pass->gate, .x2 = pass->up, .ld = c->intermediate};
+    ds_in mixed = {
+        .pre = DS_PRE_SWIGLU, .name = "down", .x = pass->gate, .x2 = pass->up, .ld = c->intermediate};
     ds_out down = {.w = w->down.matrix, .bias = w->down.bias, .y = pass->x, .ld = c->hidden, .add = true};
     be->linear(be, &mixed, pass->rows, &down, 1);
 }

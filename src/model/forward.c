@@ -144,6 +144,7 @@ ds_status ds_model_forward(ds_model *model, const ds_span *spans, int n_spans, d
     pass.q_few = model->q_few.mem;
     pass.narrow_in_last = !model->n_taps || model->taps[model->n_taps - 1] != c->layers - 1;
 
+    be->part(be, "target");
     be->upload(be, model->ids.mem, model->host_ids, (size_t)rows * sizeof *model->host_ids);
     be->embed(be, pass.x, c->hidden, model->embedding, model->ids.mem, rows, model->info.embed_scale);
     be->rope_angles(be, pass.angles, &model->rope, pass.seqs, pass.n_seqs);
@@ -154,7 +155,12 @@ ds_status ds_model_forward(ds_model *model, const ds_span *spans, int n_spans, d
     }
     ds_pass_narrow(&pass, false);
     if (pass.rows) {
-        ds_in in = {.pre = DS_PRE_RMS, .x = pass.x, .ld = c->hidden, .w = model->norm, .eps = (float)c->eps};
+        ds_in in = {.pre = DS_PRE_RMS,
+                    .name = "head",
+                    .x = pass.x,
+                    .ld = c->hidden,
+                    .w = model->norm,
+                    .eps = (float)c->eps};
         ds_out logits = {.w = model->head, .y = model->logits.mem, .ld = c->vocab};
         be->linear(be, &in, pass.rows, &logits, 1);
     }

@@ -40,7 +40,7 @@ static void test_pool(void **state)
             memset(runs, 0, sizeof runs);
             memset(finished, 0, sizeof finished);
             for (int t = 0; t < TASKS; t++)
-                *(int *)ds_pool_add(pool, note, CHUNKS, sizeof(int)) = t;
+                *(int *)ds_pool_add(pool, "note", note, CHUNKS, sizeof(int)) = t;
             ds_pool_run(pool);
             for (int t = 0; t < TASKS; t++)
                 for (int k = 0; k < CHUNKS; k++)

@@ -86,6 +86,21 @@ static const void *peek(ds_backend *be, const void *mem)
     return mem;
 }
 
+static void part(ds_backend *be, const char *name)
+{
+    ds_pool_part(ds_cpu_of(be)->pool, name);
+}
+
+static void profile(ds_backend *be, bool on)
+{
+    ds_pool_profile(ds_cpu_of(be)->pool, on);
+}
+
+static int profile_rows(ds_backend *be, ds_profile_row *rows, int max)
+{
+    return ds_pool_profile_rows(ds_cpu_of(be)->pool, rows, max);
+}
+
 static ds_status table_open(ds_backend *be, ds_table **out, const ds_weight *w, ds_error *err)
 {
     (void)be;
@@ -132,6 +147,9 @@ ds_status ds_cpu_open(ds_backend **out, const ds_cpu_opts *opts, ds_error *err)
         .download = download,
         .sync = run,
         .peek = peek,
+        .part = part,
+        .profile = profile,
+        .profile_rows = profile_rows,
         .matrix_open = ds_cpu_matrix_open,
         .matrix_close = ds_cpu_matrix_close,
         .matrix_bytes = ds_cpu_matrix_bytes,

@@ -192,7 +192,8 @@ void ds_cpu_attention(ds_backend *be, const ds_attn *a)
     if (!ds_locals_get(cpu, local) || (split && !ds_scratch_get(cpu, &cpu->partial, all * sizeof(float))))
         return;
 
-    attention_arg **head = ds_pool_add(cpu->pool, split ? split_task : whole_task, 1, size + 2 * sizeof *head);
+    attention_arg **head = ds_pool_add(cpu->pool, "attention", split ? split_task : whole_task, 1,
+                                        size + 2 * sizeof *head);
     attention_arg *t = split ? (attention_arg *)(head + 2) : (attention_arg *)head;
     *t = (attention_arg){ .a = *a, .cpu = cpu, .n_packs = n, .pieces = 1, .partial = (float *)cpu->partial.data };
     t->seqs = (ds_seq *)(t + 1);
@@ -213,6 +214,6 @@ void ds_cpu_attention(ds_backend *be, const ds_attn *a)
         t->pieces = max_chunks;
     *head = t;
     ds_pool_set_chunks(cpu->pool, n * t->pieces);
-    attention_arg **again = ds_pool_follow(cpu->pool, merge_task, n, sizeof *again);
+    attention_arg **again = ds_pool_follow(cpu->pool, "attention merge", merge_task, n, sizeof *again);
     *again = t;
 }

@@ -163,9 +163,11 @@ void ds_cpu_linear(ds_backend *be, const ds_in *in, int rows, const ds_out *outs
     a.rows_per_chunk = rows / (threads * 2) + 1;
     if (prepare && !a.alone) {
         int chunks = (rows + a.rows_per_chunk - 1) / a.rows_per_chunk;
-        linear_arg *p = ds_pool_add(cpu->pool, prepare_task, chunks, sizeof a);
+        linear_arg *p = ds_pool_add(cpu->pool, "prepare", prepare_task, chunks, sizeof a);
         *p = a;
     }
-    linear_arg *m = ds_pool_add(cpu->pool, multiply_task, a.chunks, sizeof a);
+    linear_arg *m =
+        ds_pool_add(cpu->pool, in->name ? in->name : "linear", multiply_task, a.chunks, sizeof a);
     *m = a;
+    ds_pool_weigh(cpu->pool, weights);
 }

@@ -93,6 +93,6 @@ void ds_cpu_refine(ds_backend *be, const float *x, int ld_x, const ds_matrix *w,
     size_t k = (size_t)w->k, blocks = k / DS_BLOCK, tiles = ((size_t)w->n + DS_TILE - 1) / DS_TILE;
     if (!ds_locals_get(cpu, DS_LOCAL_HEADER + part(k + 64) + 3 * part(blocks * 4) + part(tiles * 4)))
         return;
-    refine_arg *a = ds_pool_add(cpu->pool, refine_task, rows, sizeof *a);
+    refine_arg *a = ds_pool_add(cpu->pool, "refine", refine_task, rows, sizeof *a);
     *a = (refine_arg){cpu, x, y, w, ld_x, ld_y, top};
 }

@@ -55,7 +55,7 @@ void ds_cpu_embed(ds_backend *be, float *out, int ld, const ds_table *t, const i
 {
     ds_cpu *cpu = ds_cpu_of(be);
     int chunks = row_chunks(cpu, rows, t->w.cols);
-    embed_arg *a = ds_pool_add(cpu->pool, embed_task, chunks, sizeof *a);
+    embed_arg *a = ds_pool_add(cpu->pool, "embed", embed_task, chunks, sizeof *a);
     *a = (embed_arg){ { cpu, rows, chunks }, out, ld, t, ids, scale };
 }
 
@@ -80,7 +80,7 @@ void ds_cpu_rms_norm(ds_backend *be, float *out, int ld_out, const float *x, int
 {
     ds_cpu *cpu = ds_cpu_of(be);
     int chunks = row_chunks(cpu, rows, (size_t)n);
-    norm_arg *a = ds_pool_add(cpu->pool, norm_task, chunks, sizeof *a);
+    norm_arg *a = ds_pool_add(cpu->pool, "norm", norm_task, chunks, sizeof *a);
     *a = (norm_arg){ { cpu, rows, chunks }, out, x, w, ld_out, ld, n, eps };
 }
 
@@ -122,7 +122,8 @@ void ds_cpu_rope_angles(ds_backend *be, float *out, const ds_rope *rope, const d
 {
     ds_cpu *cpu = ds_cpu_of(be);
     int rows = total_rows(seqs, n_seqs), chunks = row_chunks(cpu, rows, (size_t)rope->dims * 16);
-    angles_arg *a = ds_pool_add(cpu->pool, angles_task, chunks, sizeof *a + (size_t)n_seqs * sizeof *seqs);
+    angles_arg *a = ds_pool_add(cpu->pool, "angles", angles_task, chunks,
+                                sizeof *a + (size_t)n_seqs * sizeof *seqs);
     *a = (angles_arg){ { cpu, rows, chunks }, out, *rope, n_seqs };
     memcpy(a->seqs, seqs, (size_t)n_seqs * sizeof *seqs);
 }
@@ -179,7 +180,8 @@ void ds_cpu_heads(ds_backend *be, const ds_heads *h)
     ds_cpu *cpu = ds_cpu_of(be);
     int rows = total_rows(h->seqs, h->n_seqs);
     int chunks = row_chunks(cpu, rows, (size_t)(h->heads + 2 * h->kv_heads) * h->dim);
-    heads_arg *a = ds_pool_add(cpu->pool, heads_task, chunks, sizeof *a + (size_t)h->n_seqs * sizeof(ds_seq));
+    heads_arg *a = ds_pool_add(cpu->pool, "heads", heads_task, chunks,
+                               sizeof *a + (size_t)h->n_seqs * sizeof(ds_seq));
     *a = (heads_arg){ { cpu, rows, chunks }, *h };
     memcpy(a->seqs, h->seqs, (size_t)h->n_seqs * sizeof(ds_seq));
 }
@@ -207,7 +209,7 @@ void ds_cpu_copy_rows(ds_backend *be, float *dst, int ld_dst, const float *src, 
 {
     ds_cpu *cpu = ds_cpu_of(be);
     int chunks = row_chunks(cpu, rows, (size_t)n);
-    copy_arg *a = ds_pool_add(cpu->pool, copy_task, chunks,
+    copy_arg *a = ds_pool_add(cpu->pool, "copy", copy_task, chunks,
                               sizeof *a + (index ? (size_t)rows * sizeof *index : 0));
     *a = (copy_arg){ { cpu, rows, chunks }, dst, src, ld_dst, ld_src, n, index != NULL };
     if (index)
@@ -266,7 +268,7 @@ void ds_cpu_ew(ds_backend *be, ds_ew op, float *y, const float *a, const float *
 {
     ds_cpu *cpu = ds_cpu_of(be);
     int chunks = row_chunks(cpu, rows, (size_t)n * 4);
-    ew_arg *e = ds_pool_add(cpu->pool, ew_task, chunks, sizeof *e);
+    ew_arg *e = ds_pool_add(cpu->pool, "elementwise", ew_task, chunks, sizeof *e);
     *e = (ew_arg){ { cpu, rows, chunks }, op, y, a, b, c, p, n, ld };
 }
 
@@ -294,7 +296,7 @@ void ds_cpu_argmax(ds_backend *be, int32_t *out, const float *x, int ld, int row
 {
     ds_cpu *cpu = ds_cpu_of(be);
     int chunks = row_chunks(cpu, rows, (size_t)n);
-    argmax_arg *a = ds_pool_add(cpu->pool, argmax_task, chunks, sizeof *a);
+    argmax_arg *a = ds_pool_add(cpu->pool, "argmax", argmax_task, chunks, sizeof *a);
     *a = (argmax_arg){ { cpu, rows, chunks }, out, x, ld, n, offsets };
 }
 
@@ -320,7 +322,7 @@ void ds_cpu_upload(ds_backend *be, void *dst, const void *src, size_t bytes)
         memcpy(dst, src, bytes);
         return;
     }
-    upload_arg *a = ds_pool_add(cpu->pool, upload_task, 1, sizeof *a + bytes);
+    upload_arg *a = ds_pool_add(cpu->pool, "upload", upload_task, 1, sizeof *a + bytes);
     *a = (upload_arg){ dst, bytes };
     memcpy(a->data, src, bytes);
 }

@@ -2,6 +2,8 @@
  * claimed, so that a thread that wakes late can neither claim from nor wait for a list it was not
  * called for: its epoch no longer matches. */
 #include "backend/cpu/pool.h"
+#include "backend/cpu/profile.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <linux/futex.h>
@@ -11,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -26,7 +29,9 @@ typedef struct {
     _Atomic uint64_t done;  /* epoch << 32 | chunks that are done */
     ds_task_fn *fn;
     void *arg;
-    char pad[32]; /* tasks on separate cache lines: claims of one must not slow waits for another */
+    const char *part, *name; /* for profiles, as is: */
+    size_t bytes;            /* of weights */
+    char pad[8]; /* tasks on separate cache lines: claims of one must not slow waits for another */
 } task;
 
 struct ds_pool {
@@ -34,6 +39,8 @@ struct ds_pool {
     char *arena;
     size_t arena_used;
     int n_tasks, threads, started;
+    const char *part;  /* of the tasks that are added */
+    ds_profile profile; /* the caller's thread alone fills it */
     uint32_t epoch;
     _Atomic uint64_t list; /* epoch << 32 | tasks: what workers run */
     _Atomic uint32_t wake; /* futex word: changes with every list */
@@ -55,8 +62,9 @@ static inline void cpu_pause(void)
 #endif
 }
 
-static void run_list(ds_pool *pool, uint32_t epoch, int n, int worker)
+static void run_list(ds_pool *pool, uint32_t epoch, int n, int worker, ds_profile *profile)
 {
+    double begin = profile ? ds_now() : 0, waiting = 0;
     for (int i = 0; i < n; i++) {
         task *t = &pool->tasks[i];
         uint32_t chunks = 0;
@@ -74,6 +82,8 @@ static void run_list(ds_pool *pool, uint32_t epoch, int n, int worker)
             t->fn(t->arg, (int)claimed, worker);
             atomic_fetch_add_explicit(&t->done, 1, memory_order_release);
         }
+        if (profile)
+            waiting = ds_now();
         for (int spins = 0;; spins++) {
             uint64_t d = atomic_load_explicit(&t->done, memory_order_acquire);
             if ((uint32_t)(d >> 32) != epoch)
@@ -84,6 +94,11 @@ static void run_list(ds_pool *pool, uint32_t epoch, int n, int worker)
                 cpu_pause();
             else
                 sched_yield();
+        }
+        if (profile) {
+            double end = ds_now();
+            ds_profile_add(profile, t->part, t->name, end - begin, end - waiting, t->bytes);
+            begin = end;
         }
     }
 }
@@ -113,7 +128,7 @@ static void *worker_main(void *arg)
             spins = 0;
         }
         seen = (uint32_t)(list >> 32);
-        run_list(pool, seen, (int)(uint32_t)list, w->index);
+        run_list(pool, seen, (int)(uint32_t)list, w->index, NULL);
     }
 }
 
@@ -144,6 +159,7 @@ ds_status ds_pool_open(ds_pool **out, int threads, ds_error *err)
         atomic_init(&pool->tasks[i].done, 0);
     }
     pool->threads = threads;
+    pool->part = "setup";
     for (int i = 1; i < threads; i++) {
         pool->workers[i] = (struct worker){ pool, i };
         int rc = pthread_create(&pool->handles[i], NULL, worker_main, &pool->workers[i]);
@@ -193,9 +209,12 @@ void ds_pool_set_chunks(ds_pool *pool, int chunks)
 /* Tasks and bytes kept free for ds_pool_follow. */
 enum { SPARE_TASKS = 8, SPARE_BYTES = 4096 };
 
-void *ds_pool_follow(ds_pool *pool, ds_task_fn *fn, int chunks, size_t arg_size)
+void *ds_pool_follow(ds_pool *pool, const char *name, ds_task_fn *fn, int chunks, size_t arg_size)
 {
     task *t = &pool->tasks[pool->n_tasks++];
+    t->part = pool->part;
+    t->name = name;
+    t->bytes = 0;
     t->fn = fn;
     t->arg = pool->arena + pool->arena_used;
     pool->arena_used += (arg_size + 15) & ~(size_t)15;
@@ -203,11 +222,35 @@ void *ds_pool_follow(ds_pool *pool, ds_task_fn *fn, int chunks, size_t arg_size)
     return t->arg;
 }
 
-void *ds_pool_add(ds_pool *pool, ds_task_fn *fn, int chunks, size_t arg_size)
+void *ds_pool_add(ds_pool *pool, const char *name, ds_task_fn *fn, int chunks, size_t arg_size)
 {
     if (pool->n_tasks + SPARE_TASKS > MAX_TASKS || pool->arena_used + arg_size + SPARE_BYTES > ARENA)
         ds_pool_run(pool);
-    return ds_pool_follow(pool, fn, chunks, arg_size);
+    return ds_pool_follow(pool, name, fn, chunks, arg_size);
+}
+
+void ds_pool_weigh(ds_pool *pool, size_t bytes)
+{
+    pool->tasks[pool->n_tasks - 1].bytes = bytes;
+}
+
+void ds_pool_part(ds_pool *pool, const char *name)
+{
+    pool->part = name;
+}
+
+void ds_pool_profile(ds_pool *pool, bool on)
+{
+    ds_pool_run(pool);
+    pool->profile = (ds_profile){ .on = on };
+}
+
+int ds_pool_profile_rows(ds_pool *pool, ds_profile_row *rows, int max)
+{
+    ds_pool_run(pool);
+    int n = pool->profile.n_rows < max ? pool->profile.n_rows : max;
+    memcpy(rows, pool->profile.rows, (size_t)n * sizeof *rows);
+    return n;
 }
 
 void ds_pool_run(ds_pool *pool)
@@ -220,7 +263,7 @@ void ds_pool_run(ds_pool *pool)
                           memory_order_release);
     if (pool->threads > 1)
         wake_all(pool);
-    run_list(pool, pool->epoch, pool->n_tasks, 0);
+    run_list(pool, pool->epoch, pool->n_tasks, 0, pool->profile.on ? &pool->profile : NULL);
     pool->n_tasks = 0;
     pool->arena_used = 0;
 }

@@ -7,7 +7,7 @@
 #ifndef DS_BACKEND_CPU_POOL_H
 #define DS_BACKEND_CPU_POOL_H
 
-#include "base/error.h"
+#include "backend/backend.h"
 
 #include <stddef.h>
 
@@ -21,13 +21,21 @@ ds_status ds_pool_open(ds_pool **out, int threads, ds_error *err);
 void ds_pool_close(ds_pool *pool); /* NULL is fine; forgets tasks that were not run */
 int ds_pool_threads(const ds_pool *pool);
 
-/* Appends a task of 1 .. DS_POOL_MAX_CHUNKS chunks and returns arg_size bytes for its argument (16-byte
+/* name: a string literal, for profiles.
+ * Appends a task of 1 .. DS_POOL_MAX_CHUNKS chunks and returns arg_size bytes for its argument (16-byte
  * aligned, uninitialised), which the caller fills before the next call. Runs what is recorded first
  * where the list is full. */
-void *ds_pool_add(ds_pool *pool, ds_task_fn *fn, int chunks, size_t arg_size);
+void *ds_pool_add(ds_pool *pool, const char *name, ds_task_fn *fn, int chunks, size_t arg_size);
 /* Sets how many chunks the task added last has. */
 void ds_pool_set_chunks(ds_pool *pool, int chunks);
 /* As add, but never runs the list in between, so that a task may use the argument of the one before. */
-void *ds_pool_follow(ds_pool *pool, ds_task_fn *fn, int chunks, size_t arg_size);
+void *ds_pool_follow(ds_pool *pool, const char *name, ds_task_fn *fn, int chunks, size_t arg_size);
+/* Says how many bytes of weights the task added last reads. */
+void ds_pool_weigh(ds_pool *pool, size_t bytes);
 void ds_pool_run(ds_pool *pool); /* returns when all recorded tasks are done; the list is empty then */
+
+/* As the backend's functions of these names. */
+void ds_pool_part(ds_pool *pool, const char *name);
+void ds_pool_profile(ds_pool *pool, bool on);
+int ds_pool_profile_rows(ds_pool *pool, ds_profile_row *rows, int max);
 #endif

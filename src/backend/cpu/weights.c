@@ -120,7 +120,7 @@ ds_status ds_cpu_matrix_open(ds_backend *be, ds_matrix **out, const ds_weight *w
         per_chunk = (int)((1 << 20) / tile_bytes) + 1;
     while ((tiles + per_chunk - 1) / per_chunk > DS_POOL_MAX_CHUNKS)
         per_chunk *= 2;
-    fill_arg *f = ds_pool_add(cpu->pool, fill_task, (tiles + per_chunk - 1) / per_chunk, sizeof *f);
+    fill_arg *f = ds_pool_add(cpu->pool, "repack", fill_task, (tiles + per_chunk - 1) / per_chunk, sizeof *f);
     *f = (fill_arg){ m, w, cpu, per_chunk, tile_bytes };
     ds_pool_run(cpu->pool);
     if (w->drop)
