@@ -14,6 +14,7 @@ typedef struct {
     const char *cpu;             /* "auto", ... */
     bool exact;
     int drafter_bits; /* as ds_engine_opts */
+    bool profile;     /* decode, verify, prefill: adds where the time goes (bench/rig.h) */
     ds_log log;
 } ds_bench_setup;
 
@@ -24,13 +25,14 @@ typedef struct {
 } ds_bench_ran;
 
 /* Pseudo-random tokens are decoded after a prompt of `depth` such tokens, plainly or with the drafter.
- * {ms_per_token, tokens_per_s}, and tokens_per_round with a drafter */
+ * {ms_per_token, tokens_per_s}, tokens_per_round with a drafter, and {profile} of a round */
 ds_status ds_bench_decode(json_t **out, ds_bench_ran *ran, const ds_bench_setup *setup, int depth, int tokens,
                           int max_draft, ds_error *err);
-/* {rows: {"1": {ms, ms_min}, ...}}: medians; the row counts take turns */
+/* {rows: {"1": {ms, ms_min}, ...}}: medians; the row counts take turns. A profile of each is made of runs of
+ * its own. */
 ds_status ds_bench_verify(json_t **out, ds_bench_ran *ran, const ds_bench_setup *setup, int depth,
                           const int *rows, int n_rows, int runs, ds_error *err);
-/* {tokens_per_s}: the median */
+/* {tokens_per_s}: the median; {profile} of a prompt */
 ds_status ds_bench_prefill(json_t **out, ds_bench_ran *ran, const ds_bench_setup *setup, int tokens, int runs,
                            ds_error *err);
 /* {ppl, ppl_exact, kl, top1, tokens}; a text that cannot be read is DS_INVALID, before models are loaded */

@@ -20,7 +20,8 @@ static ds_status no_memory(ds_error *err)
 
 /* --- decode --- */
 
-static ds_status decode(json_t **out, ds_rig *rig, int depth, int tokens, int max_draft, ds_error *err)
+static ds_status decode(json_t **out, ds_rig *rig, int depth, int tokens, int max_draft, bool profile,
+                        ds_error *err)
 {
     int n_prompt = depth > 0 ? depth : 1;
     ds_status status = check_depth(rig, n_prompt + tokens + 1, err);
@@ -35,6 +36,8 @@ static ds_status decode(json_t **out, ds_rig *rig, int depth, int tokens, int ma
     free(prompt);
     for (bool done = false; !status && !done;)
         status = ds_gen_prefill(gen, &done, err);
+    if (!status && profile)
+        ds_rig_profile_begin(rig);
     double begin = ds_now();
     while (!status && !ds_gen_finish(gen))
         status = ds_gen_round(&gen, 1, err);
@@ -51,6 +54,8 @@ static ds_status decode(json_t **out, ds_rig *rig, int depth, int tokens, int ma
                          (n_ids - 1) / seconds);
     if (!status && rig->drafter && n_rounds)
         json_object_set_new(*out, "tokens_per_round", json_real((double)(n_ids - 1) / n_rounds));
+    if (!status && profile)
+        json_object_set_new(*out, "profile", ds_rig_profile_end(rig, n_rounds));
     ds_gen_close(gen);
     return status;
 }
@@ -64,7 +69,7 @@ ds_status ds_bench_decode(json_t **out, ds_bench_ran *ran, const ds_bench_setup 
     if (status)
         return status;
     ds_rig_ran(&rig, ran);
-    status = decode(out, &rig, depth, tokens, max_draft, err);
+    status = decode(out, &rig, depth, tokens, max_draft, setup->profile, err);
     ds_rig_release(&rig);
     return status;
 }
@@ -88,8 +93,21 @@ static ds_status time_forward(double *seconds, ds_rig *rig, ds_state *state, con
     return status;
 }
 
+/* Adds the profile of forwards of n rows to their entry in the table. */
+static ds_status profile_forwards(json_t *entry, ds_rig *rig, ds_state *state, const int32_t *ids, int n,
+                                  int runs, ds_error *err)
+{
+    double ignored;
+    ds_status status = DS_OK;
+    ds_rig_profile_begin(rig);
+    for (int run = 0; run < runs && !status; run++)
+        status = time_forward(&ignored, rig, state, ids, n, err);
+    json_object_set_new(entry, "profile", ds_rig_profile_end(rig, runs));
+    return status;
+}
+
 static ds_status verify(json_t **out, ds_rig *rig, int depth, const int *rows, int n_rows, int runs,
-                        ds_error *err)
+                        bool profile, ds_error *err)
 {
     int most = 0;
     for (int i = 0; i < n_rows; i++)
@@ -113,12 +131,14 @@ static ds_status verify(json_t **out, ds_rig *rig, int depth, const int *rows, i
             status = time_forward(&times[i * runs + run], rig, state, ids + depth, rows[i], err);
     if (!status) {
         json_t *table = json_object();
-        for (int i = 0; i < n_rows; i++) {
+        for (int i = 0; i < n_rows && !status; i++) {
             char name[16];
             snprintf(name, sizeof name, "%d", rows[i]);
             double median = ds_median(times + i * runs, runs); /* which sorts them */
-            json_object_set_new(table, name,
-                                json_pack("{s:f, s:f}", "ms", median * 1e3, "ms_min", times[i * runs] * 1e3));
+            json_t *entry = json_pack("{s:f, s:f}", "ms", median * 1e3, "ms_min", times[i * runs] * 1e3);
+            json_object_set_new(table, name, entry);
+            if (profile)
+                status = profile_forwards(entry, rig, state, ids + depth, rows[i], runs, err);
         }
         *out = json_pack("{s:o}", "rows", table);
     }
@@ -137,14 +157,14 @@ ds_status ds_bench_verify(json_t **out, ds_bench_ran *ran, const ds_bench_setup 
     if (status)
         return status;
     ds_rig_ran(&rig, ran);
-    status = verify(out, &rig, depth, rows, n_rows, runs, err);
+    status = verify(out, &rig, depth, rows, n_rows, runs, setup->profile, err);
     ds_rig_release(&rig);
     return status;
 }
 
 /* --- prefill --- */
 
-static ds_status prefill(json_t **out, ds_rig *rig, int tokens, int runs, ds_error *err)
+static ds_status prefill(json_t **out, ds_rig *rig, int tokens, int runs, bool profile, ds_error *err)
 {
     ds_status status = check_depth(rig, tokens, err);
     if (status)
@@ -158,6 +178,8 @@ static ds_status prefill(json_t **out, ds_rig *rig, int tokens, int runs, ds_err
         status = ds_state_open(&state, rig->model, tokens, err);
     for (int run = -1; run < runs && !status; run++) { /* the first one warms up */
         ds_state_rollback(state, 0);
+        if (profile && run == 0)
+            ds_rig_profile_begin(rig);
         double begin = ds_now();
         status = ds_rig_feed(rig, state, ids, tokens, true, err);
         if (run >= 0)
@@ -165,6 +187,8 @@ static ds_status prefill(json_t **out, ds_rig *rig, int tokens, int runs, ds_err
     }
     if (!status)
         *out = json_pack("{s:f}", "tokens_per_s", tokens / ds_median(times, runs));
+    if (!status && profile)
+        json_object_set_new(*out, "profile", ds_rig_profile_end(rig, runs));
     ds_state_close(state);
     free(times);
     free(ids);
@@ -180,7 +204,7 @@ ds_status ds_bench_prefill(json_t **out, ds_bench_ran *ran, const ds_bench_setup
     if (status)
         return status;
     ds_rig_ran(&rig, ran);
-    status = prefill(out, &rig, tokens, runs, err);
+    status = prefill(out, &rig, tokens, runs, setup->profile, err);
     ds_rig_release(&rig);
     return status;
 }

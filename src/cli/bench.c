@@ -23,6 +23,7 @@ static ds_bench_setup setup_of(const cli_args *args)
                             .cpu = cli_cpu_names[args->cpu],
                             .exact = args->exact,
                             .drafter_bits = cli_drafter_bits_values[args->drafter_bits],
+                            .profile = args->profile,
                             .log = {on_log, NULL}};
 }
 
@@ -51,10 +52,30 @@ static int report(ds_status status, json_t *result, const cli_args *args, const 
 
 /* --- decode, verify, prefill, quality --- */
 
+static void profile_table(const json_t *owner, const char *unit)
+{
+    size_t i;
+    json_t *row, *profile = json_object_get(owner, "profile");
+    if (!profile)
+        return;
+    printf("\n%-8s %-20s %8s %10s %7s %9s %9s %7s   (%s)\n", "part", "operation", "calls", "ms", "share",
+           "waiting", "MB", "GB/s", unit);
+    json_array_foreach(profile, i, row)
+    {
+        printf("%-8s %-20s %8.1f %10.4f %6.1f%% %9.4f", json_string_value(json_object_get(row, "part")),
+               json_string_value(json_object_get(row, "op")), number(row, "calls"), number(row, "ms"),
+               100 * number(row, "share"), number(row, "wait_ms"));
+        if (json_object_get(row, "mb"))
+            printf(" %9.2f %7.2f", number(row, "mb"), number(row, "gb_per_s"));
+        putchar('\n');
+    }
+}
+
 static void decode_table(const json_t *result)
 {
     printf("%.3f ms a token, %.1f tokens/s\n", number(result, "ms_per_token"),
            number(result, "tokens_per_s"));
+    profile_table(result, "a round");
 }
 
 int cli_bench_decode(const cli_args *args)
@@ -75,6 +96,12 @@ static void verify_table(const json_t *result)
     printf("%6s %10s %10s\n", "rows", "ms", "fastest");
     json_object_foreach(json_object_get(result, "rows"), rows, row)
         printf("%6s %10.3f %10.3f\n", rows, number(row, "ms"), number(row, "ms_min"));
+    json_object_foreach(json_object_get(result, "rows"), rows, row)
+    {
+        char unit[32];
+        snprintf(unit, sizeof unit, "%s rows", rows);
+        profile_table(row, unit);
+    }
 }
 
 int cli_bench_verify(const cli_args *args)
@@ -91,6 +118,7 @@ int cli_bench_verify(const cli_args *args)
 static void prefill_table(const json_t *result)
 {
     printf("%.1f tokens/s\n", number(result, "tokens_per_s"));
+    profile_table(result, "the prompt");
 }
 
 int cli_bench_prefill(const cli_args *args)

@@ -102,6 +102,8 @@ static const option options[] = {
     {ALL, 0, "--threads", "N", INT, 1, 256, NULL, NULL, AT(threads), "Threads; the default is one a core."},
     {ALL, 0, "--cpu", "ISA", CHOICE, 0, 0, "auto|c|avx2|avx512|neon", "auto", AT(cpu),
      "The fastest instruction set that may be used."},
+    {DEC | VER | PRE, 0, "--profile", NULL, SWITCH, 0, 0, NULL, NULL, AT(profile),
+     "Also shows where the time of a round goes, operation by operation."},
     {GEN | DEC | VER | PRE | SUI | DOC, 0, "--exact", NULL, SWITCH, 0, 0, NULL, NULL, AT(exact),
      "Computes everything in 32-bit floats: slow, for reference."},
     {GEN | DEC | SUI | DOC, 0, "--drafter-bits", "B", CHOICE, 0, 0, "4|8|keep", "4", AT(drafter_bits),

@@ -28,7 +28,7 @@ typedef struct {
     bool help;
     const char *model, *drafter;
     const char *prompt, *prompt_file, *system;
-    bool no_chat_template, ignore_eos, json, no_stream, compare, exact;
+    bool no_chat_template, ignore_eos, json, no_stream, compare, exact, profile;
     int max_new_tokens, top_k, max_draft, ctx, threads;
     double temperature, top_p, min_p, confidence_threshold;
     uint64_t seed;

@@ -28,6 +28,30 @@ def test_decode():
         assert abs(result["ms_per_token"] * result["tokens_per_s"] - 1000) < 1
 
 
+def check_profile(profile, parts, ops):
+    assert {row["part"] for row in profile} == parts | {"host"}
+    assert ops <= {row["op"] for row in profile}
+    assert abs(sum(row["share"] for row in profile) - 1) < 1e-6
+    for row in profile:
+        assert row["calls"] > 0 and row["ms"] > -1e-3 and row["wait_ms"] <= row["ms"] + 1e-6
+        assert ("gb_per_s" in row) == ("mb" in row)
+    assert all(row["mb"] > 0 for row in profile if row["op"] in ("qkv", "head"))
+
+
+def test_profile():
+    ops = {"embed", "qkv", "heads", "attention", "o", "gate+up", "down", "head"}
+    plain = ["bench", "decode", "--model", golden.target, "--depth", 16, "--tokens", 8, "--profile"]
+    check_profile(run_json(*plain)["profile"], {"target"}, ops)
+    check_profile(run_json(*plain, "--drafter", golden.drafter)["profile"], {"target", "draft"}, ops | {"fc"})
+    result = run_json("bench", "verify", "--model", golden.model, "--rows", "1,3", "--runs", 2, "--profile")
+    for row in result["rows"].values():
+        check_profile(row["profile"], {"target"}, ops)
+    check_profile(run_json("bench", "prefill", "--model", golden.model, "--tokens", 64, "--profile")["profile"],
+                  {"target"}, ops)
+    shown = run("bench", "decode", "--model", golden.target, "--depth", 16, "--tokens", 8, "--profile")
+    assert b"gate+up" in shown.stdout and b"GB/s" in shown.stdout
+
+
 def test_verify():
     result = signed(run_json("bench", "verify", "--model", golden.model, "--depth", 20, "--rows", "1,3,8", "--runs", 3))
     assert list(result["rows"]) == ["1", "3", "8"]
