@@ -128,61 +128,84 @@ void ds_cpu_rope_angles(ds_backend *be, float *out, const ds_rope *rope, const d
     memcpy(a->seqs, seqs, (size_t)n_seqs * sizeof *seqs);
 }
 
+/* Shared out by head and by tile of 16 keys, never by rows within a tile: a K tile has the keys of a
+ * dimension side by side, so that threads with rows of one tile would take each other's cache lines. */
 typedef struct {
-    span s;
+    span s; /* of units: a head's rows of one tile */
     ds_heads h;
     ds_seq seqs[];
 } heads_arg;
 
-static void heads_row(const heads_arg *a, const ds_seq *s, int r, float *scratch)
+static int key_tiles(const ds_seq *s)
+{
+    return s->rows ? (s->pos0 + s->rows - 1) / DS_TILE - s->pos0 / DS_TILE + 1 : 0;
+}
+
+static void turn_query(const heads_arg *a, int row, int head)
+{
+    const ds_heads *h = &a->h;
+    float *q = h->q + (size_t)row * h->ld_q + (size_t)head * h->dim;
+    if (h->q_norm)
+        a->s.cpu->row->rms(q, h->q_norm, h->dim, h->eps, q);
+    if (h->angles)
+        a->s.cpu->row->turn(q, h->angles + (size_t)row * h->rope_dims, h->rope_dims, h->interleaved);
+}
+
+static void store_key(const heads_arg *a, const ds_seq *s, int r, int head)
 {
     const ds_heads *h = &a->h;
     const ds_row_impl *impl = a->s.cpu->row;
     int row = s->row0 + r, pos = s->pos0 + r, dim = h->dim;
-    const float *angles = h->angles ? h->angles + (size_t)row * h->rope_dims : NULL;
-    for (int i = 0; h->q && i < h->heads; i++) {
-        float *q = h->q + (size_t)row * h->ld_q + (size_t)i * dim;
-        if (h->q_norm)
-            impl->rms(q, h->q_norm, dim, h->eps, q);
-        if (angles)
-            impl->turn(q, angles, h->rope_dims, h->interleaved);
-    }
-    for (int i = 0; i < h->kv_heads; i++) {
-        const float *k = h->k + (size_t)row * h->ld_kv + (size_t)i * dim;
-        const float *v = h->v + (size_t)row * h->ld_kv + (size_t)i * dim;
-        if (h->k_norm)
-            impl->rms(k, h->k_norm, dim, h->eps, scratch);
-        else
-            memcpy(scratch, k, (size_t)dim * sizeof *k);
-        if (angles)
-            impl->turn(scratch, angles, h->rope_dims, h->interleaved);
-        size_t e = s->kv->element;
-        uint8_t *tile = ds_kv_k(s->kv, h->layer, i) + (size_t)(pos / DS_TILE) * DS_TILE * dim * e;
-        a->s.cpu->attention->store(scratch, v, dim, s->kv->half, tile, pos % DS_TILE,
-                                   ds_kv_v(s->kv, h->layer, i) + (size_t)pos * dim * e);
-    }
+    const float *k = h->k + (size_t)row * h->ld_kv + (size_t)head * dim;
+    const float *v = h->v + (size_t)row * h->ld_kv + (size_t)head * dim;
+    float turned[512];
+    if (h->k_norm)
+        impl->rms(k, h->k_norm, dim, h->eps, turned);
+    else
+        memcpy(turned, k, (size_t)dim * sizeof *k);
+    if (h->angles)
+        impl->turn(turned, h->angles + (size_t)row * h->rope_dims, h->rope_dims, h->interleaved);
+    size_t e = s->kv->element;
+    uint8_t *tile = ds_kv_k(s->kv, h->layer, head) + (size_t)(pos / DS_TILE) * DS_TILE * dim * e;
+    a->s.cpu->attention->store(turned, v, dim, s->kv->half, tile, pos % DS_TILE,
+                               ds_kv_v(s->kv, h->layer, head) + (size_t)pos * dim * e);
 }
 
 static void heads_task(void *arg, int chunk, int worker)
 {
-    const heads_arg *a = arg;
-    float scratch[512];
     (void)worker;
+    const heads_arg *a = arg;
+    int queries = a->h.q ? a->h.heads : 0, each = queries + a->h.kv_heads, first = 0;
     int from = span_begin(&a->s, chunk), to = span_begin(&a->s, chunk + 1);
-    for (int s = 0, first = 0; s < a->h.n_seqs; first += a->seqs[s++].rows)
-        for (int r = 0; r < a->seqs[s].rows; r++)
-            if (first + r >= from && first + r < to)
-                heads_row(a, &a->seqs[s], r, scratch);
+    for (int n = 0; n < a->h.n_seqs; n++) {
+        const ds_seq *s = &a->seqs[n];
+        int end = first + key_tiles(s) * each;
+        for (int u = from > first ? from : first; u < to && u < end; u++) {
+            int tile = s->pos0 / DS_TILE + (u - first) / each, head = (u - first) % each;
+            int r = tile * DS_TILE - s->pos0, stop = r + DS_TILE < s->rows ? r + DS_TILE : s->rows;
+            for (r = r > 0 ? r : 0; r < stop; r++)
+                if (head < queries)
+                    turn_query(a, s->row0 + r, head);
+                else
+                    store_key(a, s, r, head - queries);
+        }
+        first = end;
+    }
 }
 
 void ds_cpu_heads(ds_backend *be, const ds_heads *h)
 {
+    enum { COST = 4 }; /* of a float here, in floats that row_chunks has in mind */
     ds_cpu *cpu = ds_cpu_of(be);
-    int rows = total_rows(h->seqs, h->n_seqs);
-    int chunks = row_chunks(cpu, rows, (size_t)(h->heads + 2 * h->kv_heads) * h->dim);
+    int each = (h->q ? h->heads : 0) + h->kv_heads, units = 0, rows = total_rows(h->seqs, h->n_seqs);
+    for (int i = 0; i < h->n_seqs; i++)
+        units += key_tiles(&h->seqs[i]) * each;
+    if (!units)
+        return;
+    int chunks = row_chunks(cpu, units, COST * (size_t)h->dim * (size_t)rows * each / units);
     heads_arg *a = ds_pool_add(cpu->pool, "heads", heads_task, chunks,
                                sizeof *a + (size_t)h->n_seqs * sizeof(ds_seq));
-    *a = (heads_arg){ { cpu, rows, chunks }, *h };
+    *a = (heads_arg){ { cpu, units, chunks }, *h };
     memcpy(a->seqs, h->seqs, (size_t)h->n_seqs * sizeof(ds_seq));
 }
 

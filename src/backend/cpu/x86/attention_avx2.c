@@ -1,4 +1,5 @@
 /* Attention on vectors of 8: at most 12 sums at a time, which leaves 4 registers for K or V and q or p. */
+#define DS_ATTENTION_ROWS 6
 #include "backend/cpu/x86/attention.h"
 #include "backend/cpu/x86/attention_rows.h"
 #include "backend/cpu/x86/vmath_avx2.h"

@@ -1,4 +1,5 @@
 /* Attention on vectors of 16: a tile of keys is one vector, and there are at most 24 sums at a time. */
+#define DS_ATTENTION_ROWS 12
 #include "backend/cpu/x86/attention.h"
 #include "backend/cpu/x86/attention_rows.h"
 #include "backend/cpu/x86/vmath_avx512.h"
@@ -7,13 +8,12 @@ enum { LANES = 16, SUMS = 24 };
 
 INLINE int tiles_for(int rows)
 {
-    return rows == 1 ? 8 : 4;
+    return rows == 1 ? 8 : rows > 6 ? 2 : 4;
 }
 
 INLINE int vectors_for(int rows)
 {
-    (void)rows;
-    return 4;
+    return rows > 6 ? 2 : 4;
 }
 
 INLINE __m256 load8(const void *p, size_t i, bool half)

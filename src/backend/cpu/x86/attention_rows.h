@@ -1,4 +1,4 @@
-/* The half of attention that does not depend on the width of vectors: rows in blocks of up to 6, so
+/* The half of attention that does not depend on the width of vectors: rows in blocks of up to ROWS, so
  * that each vector of K or V is loaded and converted once for several of them. Scores are computed for
  * whole tiles, whatever a row may see of them: a lane is a chain of its own. V is added row by row where
  * not all rows of a block see a key. attention_avx2.c and attention_avx512.c each build it into theirs
@@ -12,7 +12,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { ROWS = 6 };
+enum { ROWS = DS_ATTENTION_ROWS }; /* 6 or 12: as many as keep a block's sums in registers */
 
 /* One block of rows; keys count from the chunk's first. */
 typedef struct {
@@ -95,16 +95,28 @@ INLINE void attend_rows(block *b, bool half, int rows)
     case 4:
         attend(b, half, 4);
         break;
+#if DS_ATTENTION_ROWS == 12
+    case 8:
+        attend(b, half, 8);
+        break;
+    case 12:
+        attend(b, half, 12);
+        break;
+#endif
     default:
         attend(b, half, 6);
     }
 }
 
-/* How many of `left` rows the next block takes: 1, 2, 3, 4 or 6, and no single row at the end if
- * that can be helped. */
+/* How many of `left` rows the next block takes: a size that attend_rows has, and no single row at the end
+ * if that can be helped. */
 static int block_rows(int left)
 {
+#if DS_ATTENTION_ROWS == 12
+    static const int few[] = { 0, 1, 2, 3, 4, 3, 6, 4, 8, 6, 6, 8, 12, 8, 8, 12, 8, 12 };
+#else
     static const int few[] = { 0, 1, 2, 3, 4, 3, 6, 4, 4, 6, 6, 4 };
+#endif
     return left < (int)(sizeof few / sizeof *few) ? few[left] : ROWS;
 }
 

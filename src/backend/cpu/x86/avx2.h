@@ -8,7 +8,6 @@
 #include <immintrin.h>
 #include <string.h>
 
-enum { DS_AHEAD = 2048 }; /* bytes the prefetch runs ahead of a matrix's stream */
 
 /* 16 outputs */
 typedef struct {

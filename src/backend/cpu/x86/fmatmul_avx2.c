@@ -1,5 +1,6 @@
 /* Float matmul for AVX2. A pass holds the sums of some rows by 16 outputs in registers. */
 #include "backend/cpu/matmul.h"
+#include "backend/cpu/x86/ahead.h"
 #include "backend/cpu/x86/avx2.h"
 
 enum { GROUP = 6, TILES_OF_1 = 4, TILES_OF_2 = 2 };
@@ -29,7 +30,7 @@ INLINE void pass(const uint8_t *p, size_t tile_bytes, const float *x, size_t ldx
     for (int i = 0; i < k; i++, p += step) {
         UNROLL
         for (int t = 0; t < tiles; t++) {
-            _mm_prefetch((const char *)p + t * tile_bytes + DS_AHEAD, _MM_HINT_T0);
+            _mm_prefetch((const char *)p + t * tile_bytes + DS_AHEAD_STREAMS, _MM_HINT_T0);
             const pair16 w = weights(p + t * tile_bytes, type);
             UNROLL
             for (int r = 0; r < rows; r++) {
@@ -82,7 +83,7 @@ static void near_weights(const uint8_t *p, ds_dtype type, int k, float *room)
 {
     for (int i = 0; i < k; i++, p += 32, room += DS_TILE) {
         const pair16 w = type == DS_F16 ? weights(p, DS_F16) : weights(p, DS_BF16);
-        _mm_prefetch((const char *)p + DS_AHEAD, _MM_HINT_T0);
+        _mm_prefetch((const char *)p + DS_AHEAD_STREAMS, _MM_HINT_T0);
         _mm256_storeu_ps(room, w.low);
         _mm256_storeu_ps(room + 8, w.high);
     }

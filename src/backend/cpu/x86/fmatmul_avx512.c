@@ -1,5 +1,6 @@
 /* Float matmul for AVX-512. A pass holds the sums of some rows by 16 outputs in registers. */
 #include "backend/cpu/matmul.h"
+#include "backend/cpu/x86/ahead.h"
 #include "backend/cpu/x86/store_avx512.h"
 
 enum { GROUP = 12, TILES_OF_1 = 4, TILES_OF_2 = 4 };
@@ -26,7 +27,7 @@ INLINE void pass(const uint8_t *p, size_t tile_bytes, const float *x, size_t ldx
     for (int i = 0; i < k; i++, p += step) {
         UNROLL
         for (int t = 0; t < tiles; t++) {
-            _mm_prefetch((const char *)p + t * tile_bytes + DS_AHEAD, _MM_HINT_T0);
+            _mm_prefetch((const char *)p + t * tile_bytes + DS_AHEAD_STREAMS, _MM_HINT_T0);
             const __m512 w = weights(p + t * tile_bytes, type);
             UNROLL
             for (int r = 0; r < rows; r++)
@@ -79,7 +80,7 @@ static pass_fn *const nears[3][GROUP] = {NEARS(DS_F32), NEARS(DS_F16), NEARS(DS_
 static void near_weights(const uint8_t *p, ds_dtype type, int k, float *room)
 {
     for (int i = 0; i < k; i++, p += 32, room += DS_TILE) {
-        _mm_prefetch((const char *)p + DS_AHEAD, _MM_HINT_T0);
+        _mm_prefetch((const char *)p + DS_AHEAD_STREAMS, _MM_HINT_T0);
         _mm512_storeu_ps(room, type == DS_F16 ? weights(p, DS_F16) : weights(p, DS_BF16));
     }
 }

@@ -1,6 +1,7 @@
 /* Integer matmul and the quantiser for AVX2. Products by vpmaddubsw: unsigned codes, signed
  * activations, pair sums in 16 bits, kept there as long as the codes' size allows (enum codes). */
 #include "backend/cpu/matmul.h"
+#include "backend/cpu/x86/ahead.h"
 #include "backend/cpu/x86/avx2.h"
 
 #include <float.h>
@@ -132,13 +133,6 @@ INLINE pair16 scales(const uint8_t *p, int type)
                     _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(high), 16))};
 }
 
-/* What a pass over a tile fetches of the next one: `lines` cache lines a block from `at` on, so that all
- * passes together fetch it whole and memory is as busy in each. */
-typedef struct {
-    const uint8_t *at;
-    int lines;
-} ahead;
-
 INLINE void pass(const ds_qmat *w, int tile, const rows_at *x, const int rows, const enum codes codes,
                  const bool has_min, ahead next, const ds_dest *out, int row)
 {
@@ -161,8 +155,7 @@ INLINE void pass(const ds_qmat *w, int tile, const rows_at *x, const int rows, c
             left = per_group;
         }
         left--;
-        for (int i = 0; i < next.lines; i++, next.at += 64)
-            _mm_prefetch((const char *)next.at, _MM_HINT_T0);
+        fetch_ahead(&next);
         const pair none = {_mm256_setzero_si256(), _mm256_setzero_si256()};
         pair sum[4] = {none, none, none, none};
         if (codes == CODES4)
@@ -236,19 +229,15 @@ void ds_qmm_avx2(const ds_qmat *w, const ds_qact *x, int rows, int tile0, int ti
                                                   : CODES8;
     pass_fn *const *const of = passes[codes][w->has_min];
     const size_t k = w->k, blocks = k / DS_BLOCK;
-    const int passes = rows < 4 ? 1 : (rows + 1) / 4;
-    const int fetching = passes < 4 ? passes : 4; /* passes that fetch; the first ones */
-    const int lines = (int)((w->tile_bytes + 64 * blocks * fetching - 1) / (64 * blocks * fetching));
-    for (int t = tile0; t < tile1; t++) {
-        const uint8_t *next = w->data + (size_t)(t + 1) * w->tile_bytes;
+    const int passes_a_tile = rows < 4 ? 1 : (rows + 1) / 4;
+    for (int t = tile0; t < tile1; t++)
         for (int r = 0, some, i = 0; r < rows; r += some, i++) {
             const int left = rows - r;
             const rows_at at = {x->q + r * k,        x->scale + r * blocks, x->min + r * blocks,
                                 x->sum + r * blocks, k,                     blocks};
             some = left >= 7 || left == 4 ? 4 : left >= 5 ? 3 : left; /* no row alone behind others */
-            of[some - 1](w, t, &at, (ahead){next + (size_t)i * lines * blocks * 64, i < fetching ? lines : 0}, out, r);
+            of[some - 1](w, t, &at, ahead_of(w, t, i, passes_a_tile), out, r);
         }
-    }
 }
 
 void ds_quant_avx2(const float *x, int k, int8_t *q, float *scale, float *min, int32_t *sum)

@@ -1,6 +1,7 @@
 /* Integer matmul and the quantiser for AVX-512 with VNNI: 16 outputs in a register, four inputs each
  * by vpdpbusd with the row's activations broadcast from memory. Its sums are exact for any codes. */
 #include "backend/cpu/matmul.h"
+#include "backend/cpu/x86/ahead.h"
 #include "backend/cpu/x86/avx512.h"
 #include "backend/cpu/x86/store_avx512.h"
 
@@ -93,7 +94,7 @@ INLINE __m512 scales(const uint8_t *p, int type)
 }
 
 INLINE void pass(const ds_qmat *w, int tile, const rows_at *x, const int rows, const int bits,
-                 const bool has_min, const ds_dest *out, int row)
+                 const bool has_min, ahead next, const ds_dest *out, int row)
 {
     const int per_group = w->group / DS_BLOCK;
     const int block_bytes = bits * 64, scale_bytes = w->scale_type == DS_F32 ? 64 : 32;
@@ -116,9 +117,7 @@ INLINE void pass(const ds_qmat *w, int tile, const rows_at *x, const int rows, c
             left = per_group;
         }
         left--;
-        UNROLL
-        for (int i = 0; i < block_bytes; i += 64)
-            _mm_prefetch((const char *)p + DS_AHEAD + i, _MM_HINT_T0);
+        fetch_ahead(&next);
         __m512i sum[ROWS], sum2[ROWS];
         UNROLL
         for (int r = 0; r < rows; r++)
@@ -150,12 +149,12 @@ INLINE void pass(const ds_qmat *w, int tile, const rows_at *x, const int rows, c
         store16(out, row + r, w->n, tile * DS_TILE, acc[r]);
 }
 
-typedef void pass_fn(const ds_qmat *w, int tile, const rows_at *x, const ds_dest *out, int row);
+typedef void pass_fn(const ds_qmat *w, int tile, const rows_at *x, ahead next, const ds_dest *out, int row);
 
 #define PASS(name, rows, bits, has_min)                                                                      \
-    static void name(const ds_qmat *w, int tile, const rows_at *x, const ds_dest *out, int row)              \
+    static void name(const ds_qmat *w, int tile, const rows_at *x, ahead next, const ds_dest *out, int row)  \
     {                                                                                                        \
-        pass(w, tile, x, rows, bits, has_min, out, row);                                                     \
+        pass(w, tile, x, rows, bits, has_min, next, out, row);                                               \
     }
 #define PASSES(name, bits, has_min)                                                                          \
     PASS(name##1, 1, bits, has_min)                                                                          \
@@ -184,13 +183,14 @@ void ds_qmm_avx512(const ds_qmat *w, const ds_qact *x, int rows, int tile0, int 
 {
     pass_fn *const *of = passes[w->bits == 8][w->has_min];
     const size_t k = w->k, blocks = k / DS_BLOCK;
+    const int passes_a_tile = rows < 2 * ROWS ? (rows > ROWS) + 1 : (rows + ROWS - 1) / ROWS;
     for (int t = tile0; t < tile1; t++)
-        for (int r = 0, some; r < rows; r += some) {
+        for (int r = 0, some, i = 0; r < rows; r += some, i++) {
             const int left = rows - r;
             const rows_at at = {
                 x->q + r * k, x->scale + r * blocks, x->min + r * blocks, x->sum + r * blocks, k, blocks};
             some = left >= 2 * ROWS || left == ROWS ? ROWS : left > ROWS ? (left + 1) / 2 : left;
-            of[some - 1](w, t, &at, out, r);
+            of[some - 1](w, t, &at, ahead_of(w, t, i, passes_a_tile), out, r);
         }
 }
 

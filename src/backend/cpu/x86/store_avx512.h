@@ -8,7 +8,6 @@
 
 #include <string.h>
 
-enum { DS_AHEAD = 2048 }; /* bytes the prefetch runs ahead of a matrix's stream */
 
 INLINE void store16(const ds_dest *out, int row, int n, int o, __m512 acc)
 {
