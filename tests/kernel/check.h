@@ -33,5 +33,6 @@ void check_bench(check_run *run, const char *kernel, const char *isa, const char
 void check_matmul(check_run *run);
 void check_attention(check_run *run);
 void check_rows(check_run *run);
+void check_pool(check_run *run);
 
 #endif

@@ -46,6 +46,7 @@ int main(int argc, char **argv)
     check_matmul(&run);
     check_attention(&run);
     check_rows(&run);
+    check_pool(&run);
     if (run.json)
         printf("{\"seed\":%llu,\"checks\":%d,\"failures\":%d,\"skips\":%d}\n", (unsigned long long)run.seed,
                run.checks, run.failures, run.skips);

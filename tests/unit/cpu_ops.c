@@ -1,59 +1,14 @@
-/* The CPU backend's parts that no model test reaches alone: the pool, refining, argmax, KV in and out. */
+/* The CPU backend's parts that no model test reaches alone: refining, argmax, KV in and out. */
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/pool.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
-
-/* --- pool: every chunk once, tasks in order, whatever the threads --- */
-
-enum { TASKS = 300, CHUNKS = 37 };
-static _Atomic int runs[TASKS][CHUNKS];
-static _Atomic int finished[TASKS];
-static _Atomic int out_of_order;
-
-static void note(void *arg, int chunk, int worker)
-{
-    int task = *(int *)arg;
-    (void)worker;
-    if (task > 0 && atomic_load(&finished[task - 1]) != CHUNKS)
-        atomic_fetch_add(&out_of_order, 1);
-    atomic_fetch_add(&runs[task][chunk], 1);
-    atomic_fetch_add(&finished[task], 1);
-}
-
-static void test_pool(void **state)
-{
-    (void)state;
-    static const int counts[] = {1, 2, 5};
-    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
-        ds_pool *pool;
-        assert_int_equal(ds_pool_open(&pool, counts[c], NULL), DS_OK);
-        for (int round = 0; round < 20; round++) { /* later lists reuse the tasks of earlier ones */
-            memset(runs, 0, sizeof runs);
-            memset(finished, 0, sizeof finished);
-            for (int t = 0; t < TASKS; t++)
-                *(int *)ds_pool_add(pool, "note", note, CHUNKS, sizeof(int)) = t;
-            ds_pool_run(pool);
-            for (int t = 0; t < TASKS; t++)
-                for (int k = 0; k < CHUNKS; k++)
-                    assert_int_equal(atomic_load(&runs[t][k]), 1);
-            assert_int_equal(atomic_load(&out_of_order), 0);
-        }
-        ds_pool_close(pool);
-    }
-    ds_error err;
-    ds_pool *pool;
-    assert_int_equal(ds_pool_open(&pool, 0, &err), DS_INVALID);
-    assert_null(pool);
-}
 
 /* --- refining --- */
 
@@ -190,7 +145,7 @@ static void test_argmax(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pool), cmocka_unit_test(test_refine),
-                                       cmocka_unit_test(test_kv), cmocka_unit_test(test_argmax)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refine), cmocka_unit_test(test_kv),
+                                       cmocka_unit_test(test_argmax)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,10 @@
 /* Worker threads that run a recorded list of tasks in order.
  *
- * A task is cut into chunks; threads claim chunks one by one, and a task begins when the one before it
- * is done. A thread that the system has put aside holds up the others only while it is inside a chunk:
- * nobody waits for its arrival, so a shared machine slows us down by what it takes away and no more.
- * Which thread ran a chunk never changes a result. */
+ * A task is cut into chunks. Each thread of the team has a range of them, the same one every time, so that it
+ * meets the same weights again; who is done helps the others. A task begins when the one before it is done.
+ * A thread that the system has put aside holds up the others only while it is inside a chunk: nobody waits
+ * for its arrival. One that does so often is left out for a while (team.h), so a shared machine slows us
+ * down by what it takes away and no more. Which thread ran a chunk never changes a result. */
 #ifndef DS_BACKEND_CPU_POOL_H
 #define DS_BACKEND_CPU_POOL_H
 
@@ -20,6 +21,7 @@ enum { DS_POOL_MAX_CHUNKS = 65535, DS_POOL_MAX_THREADS = 256 };
 ds_status ds_pool_open(ds_pool **out, int threads, ds_error *err);
 void ds_pool_close(ds_pool *pool); /* NULL is fine; forgets tasks that were not run */
 int ds_pool_threads(const ds_pool *pool);
+int ds_pool_active(const ds_pool *pool); /* of them, how many take part at present */
 
 /* name: a string literal, for profiles.
  * Appends a task of 1 .. DS_POOL_MAX_CHUNKS chunks and returns arg_size bytes for its argument (16-byte
