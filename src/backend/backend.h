@@ -165,6 +165,10 @@ struct ds_backend {
                   float scale);
     /* y_j = pre(x) w_j^T (+ bias_j) for up to 4 matrices that share their input. No y overlaps x or x2. */
     void (*linear)(ds_backend *be, const ds_in *in, int rows, const ds_out *outs, int n_outs);
+    /* best[i] = lowest index of row i's largest output, value[i] = that output, of one matrix as linear would
+     * compute it, whose outputs need no memory. NaN never wins; value is NaN where nothing else is. */
+    void (*linear_best)(ds_backend *be, const ds_in *in, int rows, const ds_matrix *w, int32_t *best,
+                        float *value);
     /* y holds x w'^T for an approximation w' of w: computes the `top` (<= 64) largest outputs of every row,
      * and some of their neighbours, again with w. For drafts, which may be approximate. */
     void (*refine)(ds_backend *be, const float *x, int ld_x, const ds_matrix *w, float *y, int ld_y, int rows,

@@ -17,7 +17,7 @@ static ds_status window_logits(float *out, ds_rig *rig, ds_state *state, const i
                                ds_error *err)
 {
     ds_state_rollback(state, 0);
-    ds_span span = {state, ids, n, from};
+    ds_span span = {.state = state, .ids = ids, .n = n, .logits_from = from};
     ds_forward forward;
     ds_status status = ds_model_forward(rig->model, &span, 1, &forward, err);
     size_t floats = (size_t)(n - from) * (size_t)ds_model_get(rig->model)->vocab;

@@ -65,7 +65,7 @@ ds_status ds_rig_feed(ds_rig *rig, ds_state *state, const int32_t *ids, int n, b
     for (int at = 0, piece; at < n; at += piece) {
         piece = n - at < DS_MAX_ROWS ? n - at : DS_MAX_ROWS;
         bool logits = last_logits && at + piece == n;
-        ds_span span = {state, ids + at, piece, logits ? piece - 1 : piece};
+        ds_span span = {state, ids + at, piece, logits ? piece - 1 : piece, true};
         ds_forward forward;
         ds_status status = ds_model_forward(rig->model, &span, 1, &forward, err);
         if (!status)

@@ -59,6 +59,12 @@ static ds_status host_logits(ds_gen *lead, const ds_forward *fwd, const float **
     return be->download(be, lead->host, fwd->logits, count * sizeof *lead->host, err);
 }
 
+static ds_status not_finite(ds_error *err)
+{
+    return ds_fail(err, DS_INTERNAL,
+                   "the model gave logits that are not finite: its weights are damaged, fetch them again");
+}
+
 /* A NaN never wins an argmax, so that a row of nothing else would pass for token 0. */
 static ds_status check_chosen(ds_backend *be, const ds_forward *fwd, const part *p, const int32_t *best,
                               size_t vocab, ds_error *err)
@@ -74,37 +80,58 @@ static ds_status check_chosen(ds_backend *be, const ds_forward *fwd, const part 
         if (status)
             return status;
         if (!isfinite(value))
-            return ds_fail(err, DS_INTERNAL,
-                           "the model gave logits that are not finite: its weights are damaged, fetch them again");
+            return not_finite(err);
     }
     return DS_OK;
 }
 
-/* Fills every part's verdict from the forward's logits. */
-static ds_status judge(part *parts, int n, const ds_forward *fwd, ds_error *err)
+/* The likeliest tokens of greedy parts, from logits that others need too. */
+static ds_status choose_greedy(part *parts, int n, const ds_forward *fwd, int32_t *best, ds_error *err)
 {
     ds_gen *lead = parts[0].gen;
     ds_backend *be = lead->be;
     size_t vocab = (size_t)ds_model_get(lead->model)->vocab;
-    bool greedy = false, sampled = false;
-    for (int i = 0; i < n; i++) {
-        const ds_gen *gen = parts[i].gen;
-        if (ds_gen_greedy(gen)) {
+    bool greedy = false;
+    for (int i = 0; i < n; i++)
+        if (ds_gen_greedy(parts[i].gen)) {
             greedy = true;
             be->argmax(be, lead->chosen + parts[i].logit0, fwd->logits + (size_t)parts[i].logit0 * vocab,
-                       (int)vocab, gen->draft.n + 1, (int)vocab, NULL);
-        } else {
-            sampled = true;
+                       (int)vocab, parts[i].gen->draft.n + 1, (int)vocab, NULL);
         }
-    }
-    int32_t best[DS_MAX_ROWS];
-    const float *logits = NULL;
     ds_status status = DS_OK;
     if (greedy)
         status = be->download(be, best, lead->chosen, (size_t)fwd->logit_rows * sizeof *best, err);
     for (int i = 0; i < n && !status; i++)
         if (ds_gen_greedy(parts[i].gen))
             status = check_chosen(be, fwd, &parts[i], best, vocab, err);
+    return status;
+}
+
+static ds_status take_best(ds_backend *be, const ds_forward *fwd, int32_t *best, ds_error *err)
+{
+    float value[DS_MAX_ROWS];
+    size_t rows = (size_t)fwd->logit_rows;
+    ds_status status = be->download(be, best, fwd->best, rows * sizeof *best, err);
+    if (!status)
+        status = be->download(be, value, fwd->best_logit, rows * sizeof *value, err);
+    for (size_t i = 0; i < rows && !status; i++)
+        if (!isfinite(value[i]))
+            status = not_finite(err);
+    return status;
+}
+
+/* Fills every part's verdict from what the forward says. */
+static ds_status judge(part *parts, int n, const ds_forward *fwd, ds_error *err)
+{
+    ds_gen *lead = parts[0].gen;
+    size_t vocab = (size_t)ds_model_get(lead->model)->vocab;
+    int32_t best[DS_MAX_ROWS];
+    const float *logits = NULL;
+    bool sampled = false;
+    for (int i = 0; i < n; i++)
+        sampled = sampled || !ds_gen_greedy(parts[i].gen);
+    ds_status status =
+        fwd->best ? take_best(lead->be, fwd, best, err) : choose_greedy(parts, n, fwd, best, err);
     if (!status && sampled)
         status = host_logits(lead, fwd, &logits, err);
     for (int i = 0; i < n && !status; i++) {
@@ -149,7 +176,7 @@ ds_status ds_gen_prefill(ds_gen *gen, bool *done, ds_error *err)
     int left = gen->n_prompt - gen->fed, rows = left < DS_MAX_ROWS ? left : DS_MAX_ROWS;
     bool last = rows == left;
     part p = {.gen = gen, .before = gen->fed};
-    ds_span span = {gen->state, gen->prompt + gen->fed, rows, last ? rows - 1 : rows};
+    ds_span span = {gen->state, gen->prompt + gen->fed, rows, last ? rows - 1 : rows, ds_gen_greedy(gen)};
     ds_forward fwd;
     ds_status status = ds_model_forward(gen->model, &span, 1, &fwd, err);
     if (!status)
@@ -217,7 +244,7 @@ ds_status ds_gen_round(ds_gen *const *gens, int n, ds_error *err)
         if (status)
             return status;
         parts[i] = (part){.gen = gen, .before = ds_state_length(gen->state), .row0 = rows, .logit0 = rows};
-        spans[i] = (ds_span){gen->state, ids + rows, gen->draft.n + 1, 0};
+        spans[i] = (ds_span){gen->state, ids + rows, gen->draft.n + 1, 0, ds_gen_greedy(gen)};
         ids[rows++] = gen->ids[gen->n_ids - 1];
         for (int j = 0; j < gen->draft.n; j++)
             ids[rows++] = gen->draft.ids[j];

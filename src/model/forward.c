@@ -56,7 +56,7 @@ static ds_status room(ds_model *model, ds_scratch *s, int rows, int width, ds_er
                             bytes);
 }
 
-static ds_status make_room(ds_model *model, int rows, int few, ds_error *err)
+static ds_status make_room(ds_model *model, int rows, int few, bool best_only, ds_error *err)
 {
     const ds_config *c = &model->config;
     int q_width = c->heads * c->head_dim, kv_width = c->kv_heads * c->head_dim;
@@ -76,7 +76,9 @@ static ds_status make_room(ds_model *model, int rows, int few, ds_error *err)
         {&model->angles, rows, c->head_dim},
         {&model->x_few, gathered, c->hidden},
         {&model->q_few, gathered, q_width},
-        {&model->logits, few, c->vocab},
+        {&model->logits, best_only ? 0 : few, c->vocab},
+        {&model->best, best_only ? few : 0, 1},
+        {&model->best_logit, best_only ? few : 0, 1},
         {&model->tapped, model->n_taps ? rows : 0, model->n_taps * c->hidden},
     };
     for (size_t i = 0; i < COUNT(all); i++) {
@@ -129,7 +131,10 @@ ds_status ds_model_forward(ds_model *model, const ds_span *spans, int n_spans, d
     ds_pass pass = {.model = model, .be = be};
     lay_out(&pass, spans, n_spans);
     int rows = pass.rows;
-    status = make_room(model, rows, pass.few, err);
+    bool best_only = true;
+    for (int s = 0; s < n_spans; s++)
+        best_only = best_only && (spans[s].best_only || spans[s].logits_from == spans[s].n);
+    status = make_room(model, rows, pass.few, best_only, err);
     if (status)
         return status;
     pass.x = model->x.mem;
@@ -162,12 +167,17 @@ ds_status ds_model_forward(ds_model *model, const ds_span *spans, int n_spans, d
                     .w = model->norm,
                     .eps = (float)c->eps};
         ds_out logits = {.w = model->head, .y = model->logits.mem, .ld = c->vocab};
-        be->linear(be, &in, pass.rows, &logits, 1);
+        if (best_only)
+            be->linear_best(be, &in, pass.rows, model->head, model->best.mem, model->best_logit.mem);
+        else
+            be->linear(be, &in, pass.rows, &logits, 1);
     }
 
     for (int s = 0; s < n_spans; s++)
         spans[s].state->length += spans[s].n;
-    *out = (ds_forward){.logits = pass.few ? model->logits.mem : NULL,
+    *out = (ds_forward){.logits = pass.few && !best_only ? model->logits.mem : NULL,
+                        .best = pass.few && best_only ? model->best.mem : NULL,
+                        .best_logit = pass.few && best_only ? model->best_logit.mem : NULL,
                         .taps = model->n_taps ? model->tapped.mem : NULL,
                         .logit_rows = pass.few,
                         .rows = rows};

@@ -38,7 +38,7 @@ struct ds_model {
 
     int32_t host_ids[DS_MAX_ROWS]; /* of the last forward: an upload may read them later */
     ds_scratch ids, x, q, k, v, attended, gate, up, angles; /* a row each of the forward */
-    ds_scratch x_few, q_few, logits;                        /* a row each that needs logits */
+    ds_scratch x_few, q_few, logits, best, best_logit;      /* a row each that needs logits */
     ds_scratch tapped;
 };
 

@@ -52,7 +52,8 @@ void ds_model_close(ds_model *model)
     ds_backend *be = model->be;
     ds_scratch *const all[] = {&model->ids,      &model->x,      &model->q,     &model->k,      &model->v,
                                &model->attended, &model->gate,   &model->up,    &model->angles, &model->x_few,
-                               &model->q_few,    &model->logits, &model->tapped};
+                               &model->q_few,    &model->logits, &model->best,  &model->best_logit,
+                               &model->tapped};
     for (size_t i = 0; i < COUNT(all); i++)
         be->mem_free(be, all[i]->mem);
     ds_weights_close(model);

@@ -83,11 +83,15 @@ typedef struct {
     const int32_t *ids; /* host, [n]; ids outside the vocabulary are DS_INVALID */
     int n;              /* >= 1; all spans together at most DS_MAX_ROWS */
     int logits_from;    /* rows from this one on give logits: 0 all, n none, n - 1 the last */
+    bool best_only;     /* only the likeliest token of those rows is wanted */
 } ds_span;
 
-/* Backend memory of the model, valid until the next forward. */
+/* Backend memory of the model, valid until the next forward. Where all spans with logit rows are best_only,
+ * no logits are made: best is the lowest index of the largest, best_logit its value (NaN where all are). */
 typedef struct {
-    float *logits; /* [logit rows of all spans, in order][vocab] */
+    float *logits; /* [logit rows of all spans, in order][vocab]; NULL: there are none, or best is given */
+    int32_t *best; /* [logit rows]; NULL: logits are given */
+    float *best_logit;
     float *taps;   /* [all rows][taps * hidden], taps in layer order; NULL where none are set */
     int logit_rows, rows;
 } ds_forward;

@@ -21,7 +21,7 @@ static void exact_row(test_pair *p, const ds_sampling *s, const int32_t *ids, in
     int vocab = ds_model_get(p->target)->vocab;
     float *row = malloc((size_t)vocab * sizeof *row);
     MUST(ds_state_open(&state, p->target, p->n_prompt + n, err));
-    ds_span spans[] = {{state, p->prompt, p->n_prompt, p->n_prompt}, {state, ids, n, n - 1}};
+    ds_span spans[] = {{state, p->prompt, p->n_prompt, p->n_prompt, false}, {state, ids, n, n - 1, false}};
     MUST(ds_model_forward(p->target, &spans[0], 1, &fwd, err));
     MUST(ds_model_forward(p->target, &spans[1], 1, &fwd, err));
     MUST(p->be->download(p->be, row, fwd.logits, (size_t)vocab * sizeof *row, err));

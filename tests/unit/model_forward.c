@@ -203,6 +203,36 @@ static void batch(const fixture *f, float *work)
         ds_state_close(states[s]);
 }
 
+/* The likeliest tokens without logits are those of the logits, whatever the number of rows. */
+static void best_only(const fixture *f, const int32_t *ids, const float *whole)
+{
+    static const int steps[] = {1, 3, 8, PROMPT};
+    for (size_t s = 0; s < COUNT(steps); s++) {
+        ds_state *state = new_state(f, PROMPT);
+        for (int at = 0; at < PROMPT; at += steps[s]) {
+            int rows = PROMPT - at < steps[s] ? PROMPT - at : steps[s];
+            ds_span span = {.state = state, .ids = ids + at, .n = rows, .best_only = true};
+            ds_forward result;
+            int32_t best[PROMPT];
+            float value[PROMPT];
+            ok(f, ds_model_forward(f->model, &span, 1, &result, &err), "forward");
+            assert_null(result.logits);
+            ok(f, f->be->download(f->be, best, result.best, (size_t)rows * sizeof *best, &err), "best");
+            ok(f, f->be->download(f->be, value, result.best_logit, (size_t)rows * sizeof *value, &err),
+               "their logits");
+            for (int r = 0; r < rows; r++) {
+                const float *row = whole + (size_t)(at + r) * f->vocab;
+                int top = 0;
+                for (int i = 1; i < (int)f->vocab; i++)
+                    top = row[i] > row[top] ? i : top;
+                if (best[r] != top || memcmp(&value[r], &row[top], sizeof *value) != 0)
+                    fail_msg("%s: row %d alone says %d, its logits say %d", f->label, at + r, best[r], top);
+            }
+        }
+        ds_state_close(state);
+    }
+}
+
 /* Taps and fewer logits change no bits; taps are the same with and without logits. */
 static void taps(const fixture *f, const int32_t *ids, const float *whole, float *work)
 {
@@ -322,6 +352,7 @@ static void one_model(const char *name)
                 rollback(&f, ids, whole, work, threads == 1 ? 1 : 5);
                 snapshots(&f, ids, whole, work, threads == 1 ? 1 : 5);
                 batch(&f, work);
+                best_only(&f, ids, whole);
                 taps(&f, ids, whole, work);
                 long_prompt(&f);
                 if (threads == 1)

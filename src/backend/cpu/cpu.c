@@ -40,6 +40,7 @@ static void close_cpu(ds_backend *be)
     ds_cpu_slab_close(cpu);
     free(cpu->act.data);
     free(cpu->partial.data);
+    free(cpu->best.data);
     for (int i = 0; i < DS_POOL_MAX_THREADS; i++)
         free(cpu->local[i].data);
     free(cpu);
@@ -163,6 +164,7 @@ ds_status ds_cpu_open(ds_backend **out, const ds_cpu_opts *opts, ds_error *err)
         .kv_load = ds_cpu_kv_load,
         .embed = ds_cpu_embed,
         .linear = ds_cpu_linear,
+        .linear_best = ds_cpu_linear_best,
         .refine = ds_cpu_refine,
         .rms_norm = ds_cpu_rms_norm,
         .rope_angles = ds_cpu_rope_angles,

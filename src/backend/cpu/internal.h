@@ -49,6 +49,7 @@ typedef struct ds_cpu {
     const ds_row_impl *row;
     ds_scratch act;                        /* activations of the linear being run */
     ds_scratch partial;                    /* attention results by chunk */
+    ds_scratch best;                       /* largest outputs by chunk */
     ds_scratch local[DS_POOL_MAX_THREADS]; /* one a worker */
     ds_slab *slab;                         /* the one that is being filled */
     uint32_t serial;                       /* of the next linear */
@@ -75,6 +76,8 @@ static inline uint8_t *ds_kv_v(const ds_kv *kv, int layer, int head)
 
 /* operations, one file a group; ds_cpu_open puts them into the table */
 void ds_cpu_linear(ds_backend *be, const ds_in *in, int rows, const ds_out *outs, int n_outs);
+void ds_cpu_linear_best(ds_backend *be, const ds_in *in, int rows, const ds_matrix *w, int32_t *best,
+                        float *value);
 void ds_cpu_refine(ds_backend *be, const float *x, int ld_x, const ds_matrix *w, float *y, int ld_y, int rows,
                    int top);
 void ds_cpu_attention(ds_backend *be, const ds_attn *a);
