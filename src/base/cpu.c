@@ -83,22 +83,6 @@ const char *ds_cpu_name(unsigned flags)
                                  : "c";
 }
 
-static int affinity(void)
-{
-    for (int cpus = 1024; cpus <= 1 << 20; cpus *= 4) { /* the kernel refuses a set smaller than its own */
-        cpu_set_t *set = CPU_ALLOC(cpus);
-        if (!set)
-            break;
-        size_t size = CPU_ALLOC_SIZE(cpus);
-        CPU_ZERO_S(size, set);
-        int count = sched_getaffinity(0, size, set) == 0 ? CPU_COUNT_S(size, set) : 0;
-        CPU_FREE(set);
-        if (count > 0)
-            return count;
-    }
-    return 1;
-}
-
 static bool read_line(const char *path, char *line, size_t size)
 {
     FILE *file = fopen(path, "re");
@@ -107,6 +91,54 @@ static bool read_line(const char *path, char *line, size_t size)
     bool ok = fgets(line, (int)size, file) != NULL;
     fclose(file);
     return ok;
+}
+
+/* Does the list, as in "0,4" or "0-1,8-9", name an allowed processor before `cpu`? */
+static bool names_earlier(const char *list, int cpu, const unsigned char *allowed)
+{
+    for (const char *p = list; *p >= '0' && *p <= '9';) {
+        char *end;
+        long first = strtol(p, &end, 10), last = first;
+        if (*end == '-')
+            last = strtol(end + 1, &end, 10);
+        for (long i = first; i <= last && i < cpu; i++)
+            if (i >= 0 && allowed[i])
+                return true;
+        p = *end == ',' ? end + 1 : end;
+    }
+    return false;
+}
+
+int ds_cpu_count_cores(const char *root, const unsigned char *allowed, int processors)
+{
+    int cores = 0;
+    for (int cpu = 0; cpu < processors; cpu++) {
+        char path[512], list[1024];
+        if (!allowed[cpu])
+            continue;
+        snprintf(path, sizeof path, "%s/cpu%d/topology/thread_siblings_list", root, cpu);
+        if (!read_line(path, list, sizeof list) || !names_earlier(list, cpu, allowed))
+            cores++;
+    }
+    return cores;
+}
+
+static int affinity(void)
+{
+    int cores = 0;
+    for (int cpus = 1024; !cores && cpus <= 1 << 20; cpus *= 4) { /* too small a set is refused */
+        size_t size = CPU_ALLOC_SIZE(cpus);
+        cpu_set_t *set = calloc(1, size);
+        unsigned char *allowed = malloc((size_t)cpus);
+        if (set && allowed && sched_getaffinity(0, size, set) == 0) {
+            for (int i = 0; i < cpus; i++)
+                allowed[i] = CPU_ISSET_S(i, size, set) != 0;
+            cores = ds_cpu_count_cores("/sys/devices/system/cpu", allowed, cpus);
+        }
+        free(set);
+        free(allowed);
+    }
+    return cores > 0 ? cores : 1;
 }
 
 /* Processors that the quota files in one cgroup folder grant, rounded up; 0: no limit there. */

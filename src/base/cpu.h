@@ -16,6 +16,11 @@ unsigned ds_cpu_flags(void); /* of this machine; probed once */
 bool ds_cpu_mask(const char *name, unsigned *mask);
 /* The name of the best ISA in flags: "c", "avx2", "avx512", "neon". */
 const char *ds_cpu_name(unsigned flags);
-int ds_cpu_cores(void); /* processors this process may run on, and its cgroup allows; at least 1 */
+/* Cores this process may run on, and its cgroup allows; at least 1. Threads that share a core count once: the
+ * arithmetic here keeps a core's units busy with one thread. */
+int ds_cpu_cores(void);
+/* Of `allowed`, a byte a processor, those that are the first of their core; `root`: /sys/devices/system/cpu.
+ * Where the system does not tell, a processor is a core. */
+int ds_cpu_count_cores(const char *root, const unsigned char *allowed, int processors);
 
 #endif

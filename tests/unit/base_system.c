@@ -137,6 +137,47 @@ static void test_cpu(void **state)
     assert_true(ds_cpu_cores() <= sysconf(_SC_NPROCESSORS_CONF));
 }
 
+/* The files of a machine with two threads a core, made in a folder of its own. */
+static void write_siblings(const char *root, int cpu, const char *list)
+{
+    char path[256];
+    static const char *const parts[] = {"", "/topology"};
+    for (size_t i = 0; i < COUNT(parts); i++) {
+        snprintf(path, sizeof path, "%s/cpu%d%s", root, cpu, parts[i]);
+        assert_int_equal(mkdir(path, 0700), 0);
+    }
+    snprintf(path, sizeof path, "%s/cpu%d/topology/thread_siblings_list", root, cpu);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(list, file);
+    fclose(file);
+}
+
+static void test_cores(void **state)
+{
+    (void)state;
+    static const char *const lists[] = {"0,4\n", "1,5\n", "2-3\n", "2-3\n", "0,4\n", "1,5\n", "odd\n"};
+    static const struct {
+        const char *allowed; /* a digit a processor; the eighth has no file */
+        int cores;
+    } cases[] = {{"11111111", 5}, {"10000000", 1}, {"10001000", 1}, {"00001100", 2}, {"01110100", 2},
+                 {"00110000", 1}, {"00000011", 2}, {"00000000", 0}, {"11", 2},       {"", 0}};
+    char root[] = "/tmp/ds_cpu_XXXXXX", command[64];
+    assert_non_null(mkdtemp(root));
+    for (size_t i = 0; i < COUNT(lists); i++)
+        write_siblings(root, (int)i, lists[i]);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        unsigned char allowed[8];
+        int n = (int)strlen(cases[i].allowed);
+        for (int k = 0; k < n; k++)
+            allowed[k] = cases[i].allowed[k] == '1';
+        assert_int_equal(ds_cpu_count_cores(root, allowed, n), cases[i].cores);
+    }
+    assert_int_equal(ds_cpu_count_cores("/nonexistent", (const unsigned char[]){1, 0, 1}, 3), 2);
+    snprintf(command, sizeof command, "rm -r %s", root);
+    assert_int_equal(system(command), 0);
+}
+
 static void test_clock(void **state)
 {
     (void)state;
@@ -150,7 +191,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_error), cmocka_unit_test(test_log), cmocka_unit_test(test_map),
-        cmocka_unit_test(test_pages), cmocka_unit_test(test_cpu), cmocka_unit_test(test_clock),
+        cmocka_unit_test(test_pages), cmocka_unit_test(test_cpu), cmocka_unit_test(test_cores),
+        cmocka_unit_test(test_clock),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
