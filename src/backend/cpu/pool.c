@@ -60,7 +60,7 @@ typedef struct {
     _Atomic bool busy; /* may be inside a chunk */
     pthread_t handle;
     clockid_t clock;  /* of the time it has run */
-    double ran, late; /* the caller's, while it waits */
+    double ran; /* the caller's, while it waits; -1: was not busy */
 } worker;
 
 struct ds_pool {
@@ -182,57 +182,94 @@ static bool reached(ds_pool *pool, uint64_t target)
     return (int64_t)(sum - target) >= 0;
 }
 
-/* The caller, before and after it sleeps: who was waited for, but did not run? */
+static bool is_busy(worker *w)
+{
+    return atomic_load_explicit(&w->busy, memory_order_relaxed);
+}
+
+/* The caller notes how long those it waits for have run. */
 static void look_before(ds_pool *pool)
 {
     for (int i = 1; i < pool->threads; i++) {
         worker *w = &pool->workers[i];
-        w->ran = atomic_load_explicit(&w->busy, memory_order_relaxed) ? ran(w->clock) : -1;
+        w->ran = is_busy(w) ? ran(w->clock) : -1;
     }
 }
 
-static double look_after(ds_pool *pool, double passed)
+/* Seconds of those `passed` since then that a worker it still waits for was not running; 0: it ran, and its
+ * chunk is long. A worker that was done in between may have slept since, and does not count. */
+static double lateness(worker *w, double passed)
+{
+    if (w->ran < 0 || !is_busy(w))
+        return 0;
+    double late = passed - (ran(w->clock) - w->ran);
+    return late > passed / 2 ? late : 0;
+}
+
+static bool anyone_late(ds_pool *pool, double passed)
+{
+    for (int i = 1; i < pool->threads; i++)
+        if (lateness(&pool->workers[i], passed) > 0)
+            return true;
+    return false;
+}
+
+static void note_late(ds_pool *pool, double passed)
 {
     double most = 0;
     for (int i = 1; i < pool->threads; i++) {
-        worker *w = &pool->workers[i];
-        double late = w->ran < 0 ? 0 : passed - (ran(w->clock) - w->ran);
-        if (late < passed / 2) /* it ran: a long chunk */
-            continue;
-        ds_team_late(&pool->team, i, late);
+        double late = lateness(&pool->workers[i], passed);
+        if (late > 0)
+            ds_team_late(&pool->team, i, late);
         most = late > most ? late : most;
     }
-    return most;
+    pool->lost += most;
 }
 
-static void sleep_until(ds_pool *pool, uint64_t list, uint64_t target, bool caller)
+/* False: not within so many pauses. */
+static bool spin_until(ds_pool *pool, uint64_t list, uint64_t target, bool caller, int spins)
 {
-    static const struct timespec limit = { .tv_nsec = 2000000 };
-    while (!reached(pool, target) && !over(pool, list)) {
-        double begin = caller ? ds_now() : 0;
-        if (caller)
-            look_before(pool);
-        uint32_t tick = atomic_load(&pool->tick);
-        atomic_fetch_add(&pool->waiters, 1);
-        if (!reached(pool, target) && !over(pool, list))
-            futex_wait(&pool->tick, tick, &limit);
-        atomic_fetch_sub(&pool->waiters, 1);
-        if (caller) {
-            double passed = ds_now() - begin;
-            pool->slept += passed;
-            pool->lost += look_after(pool, passed);
-        }
-    }
-}
-
-static void wait_until(ds_pool *pool, uint64_t list, uint64_t target, bool caller)
-{
-    for (int i = 0; i < pool->spins; i++) {
+    for (int i = 0; i < spins; i++) {
         if (reached(pool, target) || (!caller && over(pool, list)))
-            return;
+            return true;
         cpu_pause();
     }
-    sleep_until(pool, list, target, caller);
+    return false;
+}
+
+static void sleep_until(ds_pool *pool, uint64_t list, uint64_t target, const struct timespec *limit)
+{
+    uint32_t tick = atomic_load(&pool->tick);
+    atomic_fetch_add(&pool->waiters, 1);
+    if (!reached(pool, target) && !over(pool, list))
+        futex_wait(&pool->tick, tick, limit);
+    atomic_fetch_sub(&pool->waiters, 1);
+}
+
+/* Sleeping lets a core idle, so that the system moves a thread there that waits for another core. The caller
+ * does so only if somebody needs it: to be woken takes as long as many chunks. */
+static void wait_until(ds_pool *pool, uint64_t list, uint64_t target, bool caller)
+{
+    static const struct timespec look = { .tv_nsec = 250000 };
+    if (spin_until(pool, list, target, caller, pool->spins))
+        return;
+    while (!reached(pool, target) && !over(pool, list)) {
+        if (!caller) {
+            sleep_until(pool, list, target, NULL);
+            continue;
+        }
+        double begin = ds_now();
+        look_before(pool);
+        if (spin_until(pool, list, target, true, pool->spins / 2))
+            return;
+        double from = ds_now();
+        if (!anyone_late(pool, from - begin))
+            continue;
+        sleep_until(pool, list, target, &look);
+        double end = ds_now();
+        pool->slept += end - from;
+        note_late(pool, end - begin);
+    }
 }
 
 /* --- lists --- */
