@@ -202,25 +202,31 @@ static inline __attribute__((always_inline)) double work_u4(int rows, int tiles)
                 part[i] = SET32(0);
 #endif
 #pragma GCC unroll 4
-            for (int step = 0; step < 4; step++)
-#pragma GCC unroll 4
+            for (int step = 0; step < 4; step++) {
+                vec low[8], high[8];
+#pragma GCC unroll 8
                 for (int t = 0; t < tiles; t++) {
                     const vec q = LOAD(w + (size_t)(step * tiles + t) * sizeof(vec));
-                    const vec low = AND(q, mask), high = AND(HIGH(q), mask);
+                    low[t] = AND(q, mask);
+                    high[t] = AND(HIGH(q), mask);
+                }
 #pragma GCC unroll 4
-                    for (int r = 0; r < rows; r++) {
-                        const vec a = SET32(x[r * 8 + step * 2]), c = SET32(x[r * 8 + step * 2 + 1]);
+                for (int r = 0; r < rows; r++) {
+                    const vec a = SET32(x[r * 8 + step * 2]), c = SET32(x[r * 8 + step * 2 + 1]);
+#pragma GCC unroll 8
+                    for (int t = 0; t < tiles; t++) {
                         const int i = r * tiles + t;
 #if HAVE_VNNI
-                        sum[i] = DOT(sum[i], low, a);
-                        sum[i] = DOT(sum[i], high, c);
+                        sum[i] = DOT(sum[i], low[t], a);
+                        sum[i] = DOT(sum[i], high[t], c);
 #else
-                        part[i] = _mm256_add_epi16(part[i], _mm256_maddubs_epi16(low, a));
-                        part[i] = _mm256_add_epi16(part[i], _mm256_maddubs_epi16(high, c));
+                        part[i] = _mm256_add_epi16(part[i], _mm256_maddubs_epi16(low[t], a));
+                        part[i] = _mm256_add_epi16(part[i], _mm256_maddubs_epi16(high[t], c));
                         CHANGED(part[i]); /* or products are kept, and spilled, for a sum at the end */
 #endif
                     }
                 }
+            }
 #if !HAVE_VNNI
             for (int i = 0; i < rows * tiles; i++)
                 sum[i] = ADD32(sum[i], _mm256_madd_epi16(part[i], _mm256_set1_epi16(1)));
@@ -241,7 +247,7 @@ static double work_u4_1(void)
 
 static double work_u4_4(void)
 {
-    return work_u4(4, HAVE_VNNI ? 2 : 1);
+    return work_u4(4, 2);
 }
 
 static const struct {

@@ -101,6 +101,10 @@ def plain(value):
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def save(prefix, result):
+def save_as(prefix, result, text):
     write(prefix + ".json", json.dumps(plain(result), indent=1, ensure_ascii=False) + "\n")
-    write(prefix + ".md", markdown(result))
+    write(prefix + ".md", text)
+
+
+def save(prefix, result):
+    save_as(prefix, result, markdown(result))

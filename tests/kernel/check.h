@@ -19,15 +19,24 @@ typedef struct check_run {
 /* Memory with canaries before and after; freed (and checked) all at once by check_free_all. */
 void *check_alloc(check_run *run, size_t bytes);
 void check_free_all(check_run *run);
-float check_normal(check_run *run);                    /* standard normal */
-uint32_t check_below(check_run *run, uint32_t n);      /* uniform in [0, n) */
+float check_normal(check_run *run);                               /* standard normal */
+uint32_t check_below(check_run *run, uint32_t n);                 /* uniform in [0, n) */
 void check_fill(check_run *run, float *x, size_t n, float spike); /* normals, a few of size spike */
 void check_fail(check_run *run, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Says "skip: ..." once and returns false where the machine (or --cpu) lacks the flags, so that a gap is seen. */
+/* Says "skip: ..." once and returns false where the machine (or --cpu) lacks the flags, so that a gap is
+ * seen. */
 bool check_runnable(check_run *run, const char *kernel, const char *isa, unsigned need);
-/* Prints a bench line: nanoseconds a call, GB/s of weights or keys, Gop/s. bytes / ops 0: not shown. */
+/* What one call does; bytes / ops 0: not shown. */
+typedef struct {
+    double bytes;      /* read: of weights, keys and values, or inputs */
+    double set;        /* bytes that calls in turn read: what says from which memory they come */
+    double ops;        /* a multiply and an add are two */
+    const char *codes; /* of weights: "4 bits", "6 bits" (or 5), "8 bits" or "float" */
+    int rows;
+} check_cost;
+/* Prints a bench line: nanoseconds a call, GB/s, Gop/s. */
 void check_bench(check_run *run, const char *kernel, const char *isa, const char *shape,
-                 void (*fn)(void *arg), void *arg, double bytes, double ops);
+                 void (*fn)(void *arg), void *arg, const check_cost *cost);
 
 /* one function a subject, called by main in this order */
 void check_matmul(check_run *run);

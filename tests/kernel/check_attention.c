@@ -403,8 +403,9 @@ static void bench_attention(check_run *run, const ds_attention_impl *impl)
         b.c = (ds_chunk){ .k = kv, .v = (char *)kv + bytes, .half = true, .dim = BENCH_DIM,
                           .rows = cases[i].rows, .q = qs, .begin = begin, .end = end, .max = out,
                           .sum = out + BENCH_ROWS, .acc = out + 2 * BENCH_ROWS };
-        check_bench(run, "chunk", impl->isa, cases[i].name, bench_call, &b, 2.0 * stride,
-                    4.0 * cases[i].rows * BENCH_KEYS * BENCH_DIM);
+        check_cost cost = { .bytes = 2.0 * stride, .set = 2.0 * bytes, .codes = "float", .rows = cases[i].rows,
+                            .ops = 4.0 * cases[i].rows * BENCH_KEYS * BENCH_DIM };
+        check_bench(run, "chunk", impl->isa, cases[i].name, bench_call, &b, &cost);
     }
     check_free_all(run);
 }

@@ -443,8 +443,15 @@ static void bench_rows(check_run *run, bench *b, const char *kernel, const char 
             continue;
         b->m.rows = rows[i];
         snprintf(shape, sizeof shape, "%s n%zu k%zu rows %d", name, n, k, rows[i]);
-        check_bench(run, kernel, b->impl->isa, shape, bench_call, b, (double)b->stride,
-                    2.0 * (double)n * (double)k * rows[i]);
+        const check_cost cost = {.bytes = (double)b->stride,
+                                 .set = (double)b->stride * b->copies,
+                                 .ops = 2.0 * (double)n * (double)k * rows[i],
+                                 .codes = !b->m.q               ? "float"
+                                          : b->q.code_max <= 15 ? "4 bits"
+                                          : b->q.code_max <= 63 ? "6 bits"
+                                                                : "8 bits",
+                                 .rows = rows[i]};
+        check_bench(run, kernel, b->impl->isa, shape, bench_call, b, &cost);
     }
     ds_pages_free(b->pages, b->stride * (size_t)b->copies);
     check_free_all(run);
@@ -528,7 +535,8 @@ static void bench_impl(check_run *run, const ds_matmul_impl *impl)
     if (check_runnable(run, "quant", impl->isa, impl->need)) {
         bench_quantiser b = {.impl = impl, .x = make_rows(run, 1, 1536, ROWS_NORMAL), .k = 1536};
         make_act(run, &b.out, b.x, 1, b.k);
-        check_bench(run, "quant", impl->isa, "k1536", quant_call, &b, 0, 0);
+        const double bytes = b.k * (double)sizeof *b.x;
+        check_bench(run, "quant", impl->isa, "k1536", quant_call, &b, &(check_cost){bytes, bytes, .rows = 1});
         check_free_all(run);
     }
 }

@@ -219,9 +219,12 @@ static void bench_rows(check_run *run, const ds_row_impl *impl)
     b.out = check_alloc(run, BENCH_MLP * sizeof *b.out);
     check_fill(run, b.x, BENCH_VOCAB, 0);
     check_fill(run, b.y, BENCH_MLP, 0);
-    check_bench(run, "rms", impl->isa, "576", bench_rms, &b, 0, 0);
-    check_bench(run, "swiglu", impl->isa, "1536", bench_swiglu, &b, 0, 0);
-    check_bench(run, "argmax", impl->isa, "49152", bench_argmax, &b, BENCH_VOCAB * sizeof *b.x, 0);
+    check_cost rms = { .bytes = 2 * BENCH_RMS * sizeof *b.x, .set = 2 * BENCH_RMS * sizeof *b.x, .rows = 1 };
+    check_cost mlp = { .bytes = 2 * BENCH_MLP * sizeof *b.x, .set = 2 * BENCH_MLP * sizeof *b.x, .rows = 1 };
+    check_cost max = { .bytes = BENCH_VOCAB * sizeof *b.x, .set = BENCH_VOCAB * sizeof *b.x, .rows = 1 };
+    check_bench(run, "rms", impl->isa, "576", bench_rms, &b, &rms);
+    check_bench(run, "swiglu", impl->isa, "1536", bench_swiglu, &b, &mlp);
+    check_bench(run, "argmax", impl->isa, "49152", bench_argmax, &b, &max);
     check_free_all(run);
 }
 

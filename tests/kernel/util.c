@@ -132,7 +132,7 @@ bool check_runnable(check_run *run, const char *kernel, const char *isa, unsigne
 }
 
 void check_bench(check_run *run, const char *kernel, const char *isa, const char *shape,
-                 void (*fn)(void *arg), void *arg, double bytes, double ops)
+                 void (*fn)(void *arg), void *arg, const check_cost *cost)
 {
     if (!wanted(run, kernel))
         return;
@@ -151,20 +151,20 @@ void check_bench(check_run *run, const char *kernel, const char *isa, const char
         best = fmin(best, took / (double)calls);
         sample++;
     }
-    const double gb = bytes / best * 1e-9, gop = ops / best * 1e-9;
+    const double gb = cost->bytes / best * 1e-9, gop = cost->ops / best * 1e-9;
     if (run->json) {
-        printf("{\"bench\":\"%s\",\"isa\":\"%s\",\"shape\":\"%s\",\"ns\":%.1f", kernel, isa, shape,
-               best * 1e9);
-        if (bytes > 0)
-            printf(",\"gb_s\":%.2f", gb);
-        if (ops > 0)
-            printf(",\"gop_s\":%.1f", gop);
+        printf("{\"bench\":\"%s\",\"isa\":\"%s\",\"shape\":\"%s\",\"rows\":%d,\"ns\":%.1f", kernel, isa,
+               shape, cost->rows, best * 1e9);
+        if (cost->bytes > 0)
+            printf(",\"bytes\":%.0f,\"set\":%.0f,\"gb_s\":%.2f", cost->bytes, cost->set, gb);
+        if (cost->ops > 0)
+            printf(",\"ops\":%.0f,\"codes\":\"%s\",\"gop_s\":%.1f", cost->ops, cost->codes, gop);
         printf("}\n");
     } else {
         printf("bench: %-7s %-7s %-32s %12.0f ns", kernel, isa, shape, best * 1e9);
-        if (bytes > 0)
+        if (cost->bytes > 0)
             printf("  %7.2f GB/s", gb);
-        if (ops > 0)
+        if (cost->ops > 0)
             printf("  %7.1f Gop/s", gop);
         printf("\n");
     }
