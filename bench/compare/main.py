@@ -28,9 +28,11 @@ LINES = {
     11: ("more threads", lines_threads.more_threads),
 }
 FULL = {"runs": 9, "reps": 15, "large_reps": 6, "prefill_reps": 3, "decode_tokens": 96, "new_tokens": 256,
-        "prompts_per_set": 6, "draft_prompts": 1, "long_runs": 5, "roofline_seconds": 0.1}
+        "prompts_per_set": 6, "draft_prompts": 1, "long_runs": 5,
+        "roofline_seconds": 0.1, "wait": 20}
 QUICK = {"runs": 2, "reps": 3, "large_reps": 3, "prefill_reps": 1, "decode_tokens": 32, "new_tokens": 48,
-         "prompts_per_set": 1, "draft_prompts": 1, "long_runs": 2, "roofline_seconds": 0.02}
+         "prompts_per_set": 1, "draft_prompts": 1, "long_runs": 2,
+         "roofline_seconds": 0.02, "wait": 0}
 
 
 def arguments(argv):
@@ -53,6 +55,7 @@ def arguments(argv):
     p.add_argument("--runs", type=int, metavar="N", help="rounds of a line")
     p.add_argument("--quick", action="store_true", help="to see that everything works: few rounds, short answers")
     p.add_argument("--timeout", type=float, default=900, metavar="S", help="longest time of one command")
+    p.add_argument("--wait", type=float, metavar="S", help="longest time a round waits for other programs to end")
     p.add_argument("--long-depth", type=int, default=6000, metavar="N", help="tokens of line 8's text")
     p.add_argument("--out", default="compare", metavar="PREFIX", help="PREFIX.json and PREFIX.md")
     args = p.parse_args(argv)

@@ -76,6 +76,16 @@ def process_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
+def wait_for_quiet(seconds, pids=(), most=0.25):
+    """Waits, at most so long, until other programs use less than a part of a core."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with Others(pids) as others:
+            time.sleep(0.5)
+        if others.cores is None or others.cores < most:
+            return
+
+
 class Others:
     """with Others(pids) as o: ...; o.cores: cores that other programs used meanwhile. pids: of our own programs
     that go on running."""

@@ -32,7 +32,8 @@ class Bench:
         turns.interrupted = self.interrupted
         if not self.interrupted:
             begin = os.times().elapsed
-            turns.play(runs or self.args.runs, pids, lambda text: self.progress(f"line {line}, {text}"))
+            turns.play(runs or self.args.runs, pids, lambda text: self.progress(f"line {line}, {text}"),
+                       self.args.wait)
             self.interrupted = turns.interrupted
             self._note(line, turns, os.times().elapsed - begin)
         return turns
@@ -48,7 +49,7 @@ class Bench:
             found = [r[name] for r in turns.rounds if name.startswith("machine") and name in r]
             if found:
                 m = {key: statistics.median(f[key] for f in found) for key in ("bandwidth", "int8", "fp32")}
-                n = found[0]['threads']
+                n = found[0]["threads"]
                 said = (f"{n} thread{'s' * (n > 1)}: {m['bandwidth'] / 1e9:.1f} GB/s, int8 "
                         f"{m['int8'] / 1e9:.0f} and fp32 {m['fp32'] / 1e9:.0f} Gop/s a core")
                 fact["machine"] = f"{fact['machine']}; {said}" if "machine" in fact else said

@@ -4,7 +4,7 @@ speed changes it for all, and figures are compared within their round."""
 import math
 
 from . import Failure
-from .process import Others
+from .process import Others, wait_for_quiet
 
 
 class Missing(Exception):
@@ -30,11 +30,17 @@ class Turns:
         self.rounds, self.errors, self.others = [], {}, []
         self.interrupted = False
 
-    def play(self, runs, pids=lambda: (), progress=lambda text: None):
+    def play(self, runs, pids=lambda: (), progress=lambda text: None, wait=0):
+        """wait: seconds at most that a round waits for other programs to end."""
         names = list(self.sides)
         for run in range(runs):
             current = Round()
             self.rounds.append(current)
+            try:
+                wait_for_quiet(wait, pids())
+            except KeyboardInterrupt:
+                self.interrupted = True
+                return self
             for i in range(len(names)):
                 name = names[(run + i) % len(names)]
                 if name in self.errors:
