@@ -7,11 +7,12 @@ Every round runs each command once, the order rotated, so that a machine that ch
 all. Prints each command's median, and the median of the ratios to the first with a bootstrap 95 % interval."""
 import argparse
 import json
-import random
 import shlex
 import statistics
 import subprocess
 import sys
+
+from compare.stats import interval
 
 
 def figure(command, key):
@@ -22,12 +23,6 @@ def figure(command, key):
     for part in key.split("."):
         value = value[int(part)] if isinstance(value, list) else value[part]
     return float(value)
-
-
-def interval(ratios, draws=2000):
-    rng = random.Random(1)
-    medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(draws))
-    return medians[int(0.025 * draws)], medians[int(0.975 * draws)]
 
 
 def main():

@@ -1,6 +1,5 @@
 """Lines about single forwards and prompts: decode, verify, prefill."""
 
-from . import Failure
 from .table import entry, unmeasured
 from .tools import compute_limit, limit, prefill_limit
 
