@@ -122,7 +122,7 @@ class Files:
         return out
 
     def long_text(self, characters):
-        """A file with the beginning of a book, repeated where it is too short."""
+        """A prompt with the beginning of a book, repeated where it is too short, and something to do with it."""
         source = os.path.join(BENCH, "text", "genesis.txt")
         try:
             with open(source, encoding="utf-8") as file:
@@ -132,5 +132,5 @@ class Files:
         text = text * (characters // len(text) + 1)
         path = os.path.join(self.args.work, f"text-{characters}.txt")
         with open(path, "w", encoding="utf-8") as file:
-            file.write(text[:text.rindex(" ", 0, characters)])
+            file.write(text[:text.rindex(" ", 0, characters)] + "\n\nRetell this text in your own words, in detail.")
         return path

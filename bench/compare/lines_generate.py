@@ -108,20 +108,20 @@ def answers(bench, line=7):
 
 
 def long_context(bench, line=8):
-    """The continuation of a long text, plain and with the drafter."""
+    """An answer about a long text, plain and with the drafter."""
     model, depth = bench.files.q4_1, bench.args.long_depth
     draft = best_draft(bench, line, "Q4_1", model)
-    text = bench.files.long_text(int(depth * 4.4))  # characters a token of English prose
+    text = bench.files.long_text(int(depth * 4.03))  # characters a token
 
-    def continued(*options):
-        got = bench.ours(line, "generate", model(), "--prompt-file", text, "--no-chat-template", "--ignore-eos",
-                         "--max-new-tokens", bench.args.new_tokens, "--ctx", 8192, *options, threads=bench.threads)
+    def answered(*options):
+        got = bench.ours(line, "generate", model(), "--prompt-file", text, "--max-new-tokens", bench.args.new_tokens,
+                         "--ctx", 8192, *options, threads=bench.threads)
         return {key: got.get(key) for key in ("tokens_per_s", "tokens_per_round", "prompt_tokens")}
 
     t = bench.turns(line, {
-        "plain": lambda run: continued("--mode", "baseline"),
-        "drafter": lambda run: continued("--drafter", bench.args.drafter, "--max-draft", draft, "--mode", "dspark")},
-        runs=bench.args.long_runs)
+        "plain": lambda run: answered("--mode", "baseline"),
+        "drafter": lambda run: answered("--drafter", bench.args.drafter, "--max-draft", draft, "--mode", "dspark")},
+        runs=min(bench.args.long_runs, bench.args.runs))
     note = f"{os.path.basename(text)}, drafts of {draft}"
     with contextlib.suppress(Failure):
         tokens = statistics.median(t.values(lambda r: r["drafter"]["prompt_tokens"]))
