@@ -44,6 +44,7 @@ class Server:
             except OSError:
                 time.sleep(0.1)
         else:
+            self.close()
             raise Failure(f"{' '.join(self.command)} was not ready after 120 s")
         self.complete("Hello", 16)  # warms up
 
@@ -63,7 +64,7 @@ class Server:
 
     def complete(self, prompt, tokens):
         """Greedy; tokens a second count decoding only: (generated - 1) / time after the prompt."""
-        if self.child is None:
+        if not self.pids():
             self.start()
         templated = self.post("apply-template", {"messages": [{"role": "user", "content": prompt}]})["prompt"]
         got = self.post("completion", {"prompt": templated, "n_predict": tokens, "temperature": 0,

@@ -22,12 +22,16 @@ class Round(dict):
         raise Missing(side)
 
 
+TRIES = 2
+
+
 class Turns:
-    """Rounds of one line; a side that fails is left out of later rounds and its sentence kept."""
+    """Rounds of one line; of a side that fails the sentence is kept, and after two failures it is given up."""
 
     def __init__(self, sides):
         self.sides = dict(sides)
         self.rounds, self.errors, self.others = [], {}, []
+        self.failures = dict.fromkeys(self.sides, 0)
         self.interrupted = False
 
     def play(self, runs, pids=lambda: (), progress=lambda text: None, wait=0):
@@ -43,7 +47,7 @@ class Turns:
                 return self
             for i in range(len(names)):
                 name = names[(run + i) % len(names)]
-                if name in self.errors:
+                if self.failures[name] >= TRIES:
                     continue
                 progress(f"round {run + 1} of {runs}: {name}")
                 try:
@@ -51,6 +55,7 @@ class Turns:
                         current[name] = self.sides[name](run)
                 except Failure as failure:
                     self.errors[name] = str(failure)
+                    self.failures[name] += 1
                 except KeyboardInterrupt:
                     self.interrupted = True
                     return self

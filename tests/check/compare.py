@@ -97,11 +97,20 @@ def test_turns():
         return call
 
     t = Turns({"a": side("a"), "b": side("b", 1), "c": side("c")}).play(3)
-    assert order == ["a", "b", "c", "b", "c", "a", "c", "a"], order  # rotated; b is given up
+    assert order == ["a", "b", "c", "b", "c", "a", "c", "a", "b"], order  # rotated
     assert t.values(lambda r: r["a"]) == [10, 20, 30]
-    assert t.values(lambda r: r["a"] / r["b"]) == [5]  # rounds with both
+    assert t.values(lambda r: r["a"] / r["b"]) == [5, 15]  # rounds with both
+    assert t.errors == {"b": "b is broken"}
     assert t.values(lambda r: r["a"] / r["c"]) == [10, 15]  # what is no number is left out
     assert "b is broken" in fails(lambda: Turns({"b": side("b", 0)}).play(1).values(lambda r: r["b"]))
+
+    def never(run):
+        order.append("never")
+        raise Failure("never works")
+
+    order.clear()
+    Turns({"never": never}).play(5)
+    assert order == ["never"] * 2, order  # then it is given up
 
     def interrupts(run):
         if run:
