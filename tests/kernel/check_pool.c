@@ -67,10 +67,11 @@ static void bench_pool(check_run *run, int threads, const uint8_t *data)
     }
     char shape[64];
     snprintf(shape, sizeof shape, "%d empty tasks, threads=%d", TASKS, threads);
-    check_bench(run, "pool", "any", shape, run_list, &b, 0, 0);
+    check_bench(run, "pool", "any", shape, run_list, &b, &(check_cost){0});
     b.data = data;
     snprintf(shape, sizeof shape, "%d MiB read, threads=%d", TASKS * TASK_BYTES >> 20, threads);
-    check_bench(run, "pool", "any", shape, run_list, &b, (double)TASKS * TASK_BYTES, 0);
+    const double all = (double)TASKS * TASK_BYTES;
+    check_bench(run, "pool", "any", shape, run_list, &b, &(check_cost){.bytes = all, .set = all});
     ds_pool_close(b.pool);
 }
 

@@ -299,12 +299,12 @@ static void refusals(const fixture *f)
     ds_state *state = new_state(f, 8), *big = new_state(f, DS_MAX_ROWS + 1);
     feed(f, state, ids, 3, 3, NULL);
     const ds_span cases[] = {
-        {state, ids, 6, 0},                          /* does not fit */
-        {state, ids, 0, 0},                          /* no rows */
-        {state, ids, -1, 0},     {state, bad, 2, 0}, /* outside the vocabulary */
-        {state, negative, 1, 0}, {state, ids, 2, 3}, /* logits of rows that are not there */
-        {state, ids, 2, -1},     {big, ids, DS_MAX_ROWS + 1, 0},
-        {NULL, ids, 1, 0},
+        {state, ids, 6, 0, false},                          /* does not fit */
+        {state, ids, 0, 0, false},                          /* no rows */
+        {state, ids, -1, 0, false},     {state, bad, 2, 0, false}, /* outside the vocabulary */
+        {state, negative, 1, 0, false}, {state, ids, 2, 3, false}, /* logits of rows that are not there */
+        {state, ids, 2, -1, false},     {big, ids, DS_MAX_ROWS + 1, 0, false},
+        {NULL, ids, 1, 0, false},
     };
     ds_forward out;
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -313,9 +313,9 @@ static void refusals(const fixture *f)
         assert_int_equal(ds_state_length(state), 3);
         assert_int_equal(ds_state_length(big), 0);
     }
-    const ds_span twice[] = {{state, ids, 1, 0}, {state, ids, 1, 0}};
+    const ds_span twice[] = {{state, ids, 1, 0, false}, {state, ids, 1, 0, false}};
     assert_int_equal(ds_model_forward(f->model, twice, 2, &out, &err), DS_INVALID);
-    const ds_span second_bad[] = {{big, ids, 1, 0}, {state, bad, 2, 0}};
+    const ds_span second_bad[] = {{big, ids, 1, 0, false}, {state, bad, 2, 0, false}};
     assert_int_equal(ds_model_forward(f->model, second_bad, 2, &out, &err), DS_INVALID);
     assert_int_equal(ds_state_length(big), 0);
     assert_int_equal(ds_model_forward(f->model, cases, 0, &out, &err), DS_INVALID);
