@@ -86,7 +86,9 @@ struct ds_pool {
     int n_tasks, started;
     uint32_t epoch;
     const char *part;
-    double slept, lost; /* in the list that runs */
+    double lost;             /* in the list that runs, for a worker that did not */
+    double mark, ran, slept; /* since the time `mark`: the caller's own, as of then, and what it slept */
+    double end;              /* of the last list */
     ds_team team;
     ds_profile profile;
 };
@@ -124,8 +126,8 @@ static double ran(clockid_t clock)
 
 static uint32_t range_begin(uint32_t chunks, int at, int team)
 {
-    /* rounded up: a single chunk is the caller's */
-    return (uint32_t)(((uint64_t)chunks * (uint32_t)at + (uint32_t)team - 1) / (uint32_t)team);
+    /* rounded up: a single chunk is the caller's; 65535 x 256 fits */
+    return (chunks * (uint32_t)at + (uint32_t)team - 1) / (uint32_t)team;
 }
 
 /* A chunk of task `number` from the range of place `at`; -1: there is none left, or the task is over. */
@@ -524,10 +526,26 @@ static void set_places(ds_pool *pool)
     }
 }
 
+/* Reading a thread's clock takes half a microsecond: not for every list. */
+static const double GAP = 1e-3, MARKS = 4e-3;
+
+/* Seconds since the last mark in which the caller neither ran nor slept here: other programs had its core. */
+static double mark(ds_pool *pool, double now)
+{
+    double before = pool->ran, stopped = now - pool->mark - pool->slept;
+    pool->mark = now;
+    pool->slept = 0;
+    pool->ran = ran(CLOCK_THREAD_CPUTIME_ID);
+    stopped -= pool->ran - before;
+    return stopped > 0 ? stopped : 0;
+}
+
 static void run_team(ds_pool *pool, ds_profile *profile)
 {
     int team = pool->team.active;
-    double begin = ds_now(), ran_before = ran(CLOCK_THREAD_CPUTIME_ID);
+    double begin = ds_now();
+    if (begin - pool->end > GAP) /* in between it may have slept for reasons of its own */
+        mark(pool, begin);
     uint32_t first = atomic_load_explicit(&pool->first, memory_order_relaxed);
     uint64_t before = 0;
     for (int g = 0; g < pool->groups; g++)
@@ -543,15 +561,15 @@ static void run_team(ds_pool *pool, ds_profile *profile)
     atomic_store(&pool->wake, atomic_load_explicit(&pool->wake, memory_order_relaxed) + 1);
     if (atomic_load(&pool->sleepers) > 0)
         futex_wake(&pool->wake);
-    pool->slept = pool->lost = 0;
+    pool->lost = 0;
     run_list(pool, list, &pool->workers[0], profile);
     /* closed before the next list is recorded: who is late must not take its tasks for this list's */
     atomic_store_explicit(&pool->list, (uint64_t)pool->epoch << 32, memory_order_release);
     atomic_store_explicit(&pool->first, first + (uint32_t)pool->n_tasks, memory_order_release);
 
-    double end = ds_now(), wall = end - begin;
-    double stopped = wall - pool->slept - (ran(CLOCK_THREAD_CPUTIME_ID) - ran_before);
-    if (ds_team_end(&pool->team, end, wall, pool->lost + (stopped > 0 ? stopped : 0)))
+    pool->end = ds_now();
+    double stopped = pool->end - pool->mark > MARKS ? mark(pool, pool->end) : 0;
+    if (ds_team_end(&pool->team, pool->end, pool->end - begin, pool->lost + stopped))
         set_places(pool);
 }
 
