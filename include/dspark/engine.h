@@ -30,6 +30,9 @@ typedef struct {            /* zero it, then set what you want: 0 and NULL mean 
     int max_draft;          /* 0: the drafter's full block; -1: never speculate */
     int drafter_bits;       /* 0: 4; 4 or 8: unquantised drafters are quantised to this; -1: keep them */
     int drafter_window;     /* context rows a drafter sees; 0: 4096; -1: all */
+    const char *weights_cache;   /* a folder that keeps repacked weights, so that later starts are faster;
+                                  * made where it is missing; NULL: none */
+    bool weights_cache_readonly; /* takes what is there and writes nothing */
     struct { /* called from any of the engine's threads, until close returns */
         void (*fn)(void *user, int level, const char *line); /* level: 0 debug, 1 info, 2 warning */
         void *user;
@@ -46,6 +49,9 @@ typedef struct {
     size_t weight_bytes, drafter_bytes;
     size_t kv_bytes_per_token; /* of the target's cache */
     int integer_matrices, float_matrices; /* which path the target's matrices take */
+    /* What weights_cache did, as a state ("used", "written", "absent", "ignored", "failed"), a colon and a
+     * sentence; NULL: off, or there is no drafter. */
+    const char *target_cache, *drafter_cache;
     const char *slow_reason; /* NULL, or which fast path was refused and why */
 } ds_engine_info;
 

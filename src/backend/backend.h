@@ -119,6 +119,28 @@ typedef enum {
     DS_EW_SCALE,       /* y = p * a */
 } ds_ew;
 
+/* Where repacked weights are kept between starts. */
+typedef struct {
+    const char *dir;   /* made where it is missing */
+    const char *label; /* begins the file's name, for people: letters, digits, and . _ - are kept */
+    uint64_t key[2];   /* of the source files and of everything else that decides what is repacked */
+    bool read_only;    /* takes what is there, never writes */
+} ds_pack_place;
+
+typedef enum {
+    DS_PACK_OFF,
+    DS_PACK_USED,    /* every matrix came from the file */
+    DS_PACK_WRITTEN, /* a file for later starts was written */
+    DS_PACK_ABSENT,  /* there is none, and none was to be written */
+    DS_PACK_IGNORED, /* there is one, but it cannot be used, and none was to be written */
+    DS_PACK_FAILED,  /* none could be written */
+} ds_pack_outcome;
+
+typedef struct {
+    ds_pack_outcome outcome;
+    char text[1024]; /* one sentence: what happened to which file, and why */
+} ds_pack_report;
+
 struct ds_backend {
     const char *name; /* "cpu", "cuda" */
     const char *isa;  /* what doctor and --json print: "avx2", "avx512", "c" */
@@ -143,7 +165,8 @@ struct ds_backend {
     /* Syncs and gives up to max rows, in the order in which they were first met; the number of rows. */
     int (*profile_rows)(ds_backend *be, ds_profile_row *rows, int max);
 
-    /* Repacks the whole weight; w's checkpoint may be closed afterwards (not so for tables). */
+    /* Repacks the whole weight; w's checkpoint may be closed afterwards (not so for tables). Both refuse
+     * weights that are not finite (DS_BAD_FILE), except where a pack says that they were checked. */
     ds_status (*matrix_open)(ds_backend *be, ds_matrix **out, const ds_weight *w, ds_error *err);
     void (*matrix_close)(ds_backend *be, ds_matrix *m);
     size_t (*matrix_bytes)(const ds_matrix *m); /* memory it takes */
@@ -151,6 +174,13 @@ struct ds_backend {
     /* Keeps w's struct by value; its mapping must outlive the table. */
     ds_status (*table_open)(ds_backend *be, ds_table **out, const ds_weight *w, ds_error *err);
     void (*table_close)(ds_backend *be, ds_table *t);
+
+    /* Matrices opened between begin and end, always in the same order, make up one file: they are taken from
+     * it where it is there and fits, else repacked as ever, and end then writes it. What goes wrong with it
+     * costs time, nothing else: it is logged, once, by end. Both NULL: this backend keeps no packs. */
+    void (*pack_begin)(ds_backend *be, const ds_pack_place *place);
+    /* complete: all are open, and none has been closed; false: the load failed, nothing is written or said. */
+    void (*pack_end)(ds_backend *be, bool complete, ds_pack_report *report);
 
     ds_status (*kv_open)(ds_backend *be, ds_kv **out, const ds_kv_shape *shape, ds_error *err);
     void (*kv_close)(ds_backend *be, ds_kv *kv);

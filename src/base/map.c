@@ -27,6 +27,10 @@ ds_status ds_map_open(ds_map *map, const char *path, ds_error *err)
         else
             *map = (ds_map){.data = data, .size = (size_t)st.st_size};
     }
+    if (!status) {
+        map->inode = (uint64_t)st.st_ino;
+        map->mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+    }
     close(fd); /* the mapping stays */
     return status;
 }

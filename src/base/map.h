@@ -10,6 +10,8 @@
 typedef struct {
     const uint8_t *data; /* NULL for an empty file */
     size_t size;
+    uint64_t inode; /* these two with size and path: which file it was */
+    int64_t mtime_ns;
 } ds_map;
 
 /* Fails with DS_BAD_FILE where the path is missing, not a regular file, or unreadable. */

@@ -15,6 +15,7 @@ typedef struct {
     bool exact;
     int drafter_bits; /* as ds_engine_opts */
     bool profile;     /* decode, verify, prefill: adds where the time goes (bench/rig.h) */
+    const char *weights_cache;
     ds_log log;
 } ds_bench_setup;
 

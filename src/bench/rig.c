@@ -2,6 +2,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "base/cpu.h"
+#include "engine/weights_cache.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +16,12 @@ ds_status ds_rig_open(ds_rig *rig, const ds_bench_setup *setup, ds_error *err)
     ds_status status = ds_checkpoint_open(&rig->target_files, setup->model, err);
     if (!status)
         status = ds_cpu_open(&rig->be, &cpu, err);
-    if (!status)
+    ds_weights_cache cache = {.dir = setup->weights_cache};
+    if (!status) {
+        ds_weights_cache_target(&cache, rig->be, rig->target_files);
         status = ds_model_open(&rig->model, rig->target_files, rig->be, &(ds_model_opts){0}, err);
+        ds_weights_cache_end(&cache, rig->be, !status);
+    }
     if (!status && setup->drafter)
         status = ds_checkpoint_open(&rig->drafter_files, setup->drafter, err);
     if (!status && setup->drafter) {
@@ -24,7 +29,9 @@ ds_status ds_rig_open(ds_rig *rig, const ds_bench_setup *setup, ds_error *err)
         ds_drafter_defaults(&opts);
         if (setup->drafter_bits)
             opts.bits = setup->drafter_bits < 0 ? 0 : setup->drafter_bits;
+        ds_weights_cache_drafter(&cache, rig->be, rig->target_files, rig->drafter_files, &opts);
         status = ds_drafter_open(&rig->drafter, rig->drafter_files, rig->model, &opts, err);
+        ds_weights_cache_end(&cache, rig->be, !status);
     }
     if (status)
         ds_rig_release(rig);

@@ -24,6 +24,7 @@ static ds_bench_setup setup_of(const cli_args *args)
                             .exact = args->exact,
                             .drafter_bits = cli_drafter_bits_values[args->drafter_bits],
                             .profile = args->profile,
+                            .weights_cache = args->weights_cache,
                             .log = {on_log, NULL}};
 }
 
@@ -212,7 +213,7 @@ int cli_bench_generate(const cli_args *args)
     if (!status)
         status = ds_bench_check_prompts(files.at, files.n, args->limit, &err);
     if (!status)
-        status = cli_open(&engine, args, &err);
+        status = cli_open(&engine, args, false, &err);
     if (!status) {
         const ds_engine_info *info = ds_engine_get(engine);
         ran.threads = info->threads;

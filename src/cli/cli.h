@@ -19,8 +19,9 @@ int cli_exit_code(ds_status status);
 /* Prints the sentence on stderr, on a line of its own, and returns its exit code. */
 int cli_fail(const ds_error *err);
 
-/* Opens what the arguments name, with a progress line on a terminal if it takes long. */
-ds_status cli_open(ds_engine **out, const cli_args *args, ds_error *err);
+/* Opens what the arguments name, with a progress line on a terminal if it takes long. look_only: leaves the
+ * weights cache as it is. */
+ds_status cli_open(ds_engine **out, const cli_args *args, bool look_only, ds_error *err);
 
 /* False: standard output takes no more. main says why at the end, unless its reader has just left. */
 bool cli_write(const char *data, size_t len);

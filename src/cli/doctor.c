@@ -70,6 +70,9 @@ static json_t *model_json(const ds_engine_info *info)
                         info->slow_reason ? json_string(info->slow_reason) : json_null());
     json_object_set_new(model, "drafter", info->drafter_kind ? json_string(info->drafter_kind) : json_null());
     json_object_set_new(model, "max_draft", json_integer(info->max_draft));
+    json_object_set_new(model, "target_cache", info->target_cache ? json_string(info->target_cache) : json_null());
+    json_object_set_new(model, "drafter_cache",
+                        info->drafter_cache ? json_string(info->drafter_cache) : json_null());
     return model;
 }
 
@@ -114,6 +117,10 @@ static void print_model(const json_t *m, const json_t *matrices)
         printf("drafter      %s, up to %d tokens a round\n", text(m, "drafter"), whole(m, "max_draft"));
     printf("memory       %.0f MB weights, %.0f MB drafter, %.0f MB cache at full context: %.0f MB\n",
            mb(m, "weight_bytes"), mb(m, "drafter_bytes"), mb(m, "cache_bytes"), mb(m, "total_bytes"));
+    if (text(m, "target_cache"))
+        printf("cache        %s\n", text(m, "target_cache"));
+    if (text(m, "drafter_cache"))
+        printf("             %s\n", text(m, "drafter_cache"));
     printf("slow paths   %s\n", text(m, "slow_reason") ? text(m, "slow_reason") : "none");
 }
 
@@ -127,7 +134,7 @@ int cli_doctor(const cli_args *args)
     if (args->drafter && !args->model)
         status = ds_fail(&err, DS_INVALID, "--drafter needs its target: give --model PATH");
     if (!status && args->model) {
-        status = cli_open(&engine, args, &err);
+        status = cli_open(&engine, args, true, &err);
         json_t *matrices = NULL;
         if (!status)
             status = ds_bench_inspect(&matrices, args->model, args->exact, &err);

@@ -352,7 +352,7 @@ int cli_generate(const cli_args *args)
     if (!status)
         status = read_prompt(&prompt, args, &err);
     if (!status)
-        status = cli_open(&engine, args, &err);
+        status = cli_open(&engine, args, false, &err);
     if (status) {
         code = cli_fail(&err);
         goto done;

@@ -85,7 +85,7 @@ static void on_log(void *user, int level, const char *text)
     fprintf(stderr, "%sdspark: %s\n", line && line->shown ? "\r\033[K" : "", text);
 }
 
-ds_status cli_open(ds_engine **out, const cli_args *args, ds_error *err)
+ds_status cli_open(ds_engine **out, const cli_args *args, bool look_only, ds_error *err)
 {
     /* static: the log is used for as long as the engine lives */
     static progress_line line;
@@ -98,6 +98,8 @@ ds_status cli_open(ds_engine **out, const cli_args *args, ds_error *err)
         .exact = args->exact,
         .context = args->ctx,
         .drafter_bits = cli_drafter_bits_values[args->drafter_bits],
+        .weights_cache = args->weights_cache,
+        .weights_cache_readonly = look_only,
         .log = {on_log, &line},
     };
     if (isatty(STDERR_FILENO))

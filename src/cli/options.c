@@ -108,6 +108,8 @@ static const option options[] = {
      "Computes everything in 32-bit floats: slow, for reference."},
     {GEN | DEC | SUI | DOC, 0, "--drafter-bits", "B", CHOICE, 0, 0, "4|8|keep", "4", AT(drafter_bits),
      "Bits that an unquantised drafter is quantised to; keep leaves it as it is."},
+    {GEN | DEC | VER | PRE | SUI | DOC, 0, "--weights-cache", "DIR", TEXT, 0, 0, NULL, NULL, AT(weights_cache),
+     "Keeps repacked weights in this folder, so that later starts are faster; doctor only says what is there."},
     {ALL, 0, "--json", NULL, SWITCH, 0, 0, NULL, NULL, AT(json), "Prints one JSON object."},
     {GEN, 0, "--no-stream", NULL, SWITCH, 0, 0, NULL, NULL, AT(no_stream),
      "Prints the answer when it is complete."},
@@ -232,7 +234,7 @@ static ds_status set_value(cli_args *args, const option *o, const char *value, d
 {
     void *at = (char *)args + o->at;
     char *end, shown[CLI_SHOWN];
-    if (o->arg && !*value && (!strcmp(o->arg, "PATH") || !strcmp(o->arg, "FILE")))
+    if (o->arg && !*value && (!strcmp(o->arg, "PATH") || !strcmp(o->arg, "FILE") || !strcmp(o->arg, "DIR")))
         return ds_fail(err, DS_INVALID, "%s needs a path", o->name);
     switch (o->kind) {
     case SWITCH:

@@ -26,7 +26,7 @@ enum { CLI_CPU_AUTO, CLI_CPU_C, CLI_CPU_AVX2, CLI_CPU_AVX512, CLI_CPU_NEON };
 /* Every option's value; texts point into argv. What was not given has the table's default, else 0. */
 typedef struct {
     bool help;
-    const char *model, *drafter;
+    const char *model, *drafter, *weights_cache;
     const char *prompt, *prompt_file, *system;
     bool no_chat_template, ignore_eos, json, no_stream, compare, exact, profile;
     int max_new_tokens, top_k, max_draft, ctx, threads;

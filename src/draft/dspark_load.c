@@ -365,6 +365,8 @@ static ds_status load_confidence(ds_dspark *d, const ds_checkpoint *ckpt, ds_err
         status = ds_weight_requant(&src, d->bits, GROUP, &codes, err);
         w = &codes;
     }
+    if (!status && w->finite && !w->finite(w, 0, 1))
+        status = ds_fail(err, DS_BAD_FILE, "%s: a scale is NaN or infinite: the file is damaged", w->name);
     if (status)
         return status;
     d->confidence = malloc(((size_t)width + 1) * sizeof(float));

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "decode/decode.h"
 #include "engine/prompt.h"
+#include "engine/weights_cache.h"
 
 #include <dspark/engine.h>
 #include <pthread.h>
@@ -23,6 +24,7 @@ typedef struct ds_event_node {
 struct ds_engine {
     /* constant once open */
     ds_engine_info info;
+    ds_weights_cache cache; /* what info tells about it */
     ds_log log;
     ds_prompter *prompter;
     ds_engine_opts opts; /* its strings are gone after open */

@@ -42,6 +42,8 @@ static ds_status check_opts(ds_engine *e, const ds_engine_opts *opts, ds_error *
     int bits = opts->drafter_bits;
     if (bits != 0 && bits != -1 && bits != 4 && bits != 8)
         return ds_fail(err, DS_INVALID, "drafter_bits is %d: it must be 4, 8, or -1 to keep them", bits);
+    if (opts->weights_cache && !opts->weights_cache[0])
+        return ds_fail(err, DS_INVALID, "the folder of the weights cache has no name");
     if (opts->drafter_window < -1)
         return ds_fail(err, DS_INVALID, "drafter_window is %d: it must be -1 or more", opts->drafter_window);
     const char *cpu = opts->cpu ? opts->cpu : "auto";
@@ -49,6 +51,15 @@ static ds_status check_opts(ds_engine *e, const ds_engine_opts *opts, ds_error *
         return ds_fail(err, DS_INVALID,
                        "'%s' is no instruction set: it must be auto, c, avx2, avx512 or neon", cpu);
     return DS_OK;
+}
+
+static ds_status load_model(ds_engine *e, ds_error *err)
+{
+    ds_model_opts opts = {.progress = e->opts.progress.fn, .user = e->opts.progress.user};
+    ds_weights_cache_target(&e->cache, e->be, e->target_files);
+    ds_status status = ds_model_open(&e->model, e->target_files, e->be, &opts, err);
+    ds_weights_cache_end(&e->cache, e->be, !status);
+    return status;
 }
 
 static ds_status load_drafter(ds_engine *e, ds_error *err)
@@ -59,7 +70,10 @@ static ds_status load_drafter(ds_engine *e, ds_error *err)
         opts.bits = e->opts.drafter_bits < 0 ? 0 : e->opts.drafter_bits;
     if (e->opts.drafter_window)
         opts.window = e->opts.drafter_window < 0 ? 0 : e->opts.drafter_window;
-    return ds_drafter_open(&e->drafter, e->drafter_files, e->model, &opts, err);
+    ds_weights_cache_drafter(&e->cache, e->be, e->target_files, e->drafter_files, &opts);
+    ds_status status = ds_drafter_open(&e->drafter, e->drafter_files, e->model, &opts, err);
+    ds_weights_cache_end(&e->cache, e->be, !status);
+    return status;
 }
 
 /* How many bytes a row of the cache takes in all layers. */
@@ -84,6 +98,8 @@ static ds_status describe(ds_engine *e, ds_error *err)
     info->integer_matrices = m->integer_matrices;
     info->float_matrices = m->float_matrices;
     info->slow_reason = m->slow_reason;
+    info->target_cache = e->cache.target[0] ? e->cache.target : NULL;
+    info->drafter_cache = e->cache.drafter[0] ? e->cache.drafter : NULL;
     info->context = m->context_max < CONTEXT_DEFAULT ? m->context_max : CONTEXT_DEFAULT;
     if (e->opts.context > m->context_max)
         return ds_fail(err, DS_INVALID, "a context of %d was asked for, but the model was made for %d",
@@ -109,8 +125,8 @@ static ds_status load(ds_engine *e, ds_error *err)
     ds_status status = ds_cpu_open(&e->be, &cpu, err);
     if (status)
         return status;
-    ds_model_opts model = {.progress = e->opts.progress.fn, .user = e->opts.progress.user};
-    status = ds_model_open(&e->model, e->target_files, e->be, &model, err);
+    e->cache = (ds_weights_cache){.dir = e->opts.weights_cache, .read_only = e->opts.weights_cache_readonly};
+    status = load_model(e, err);
     if (!status && e->drafter_files)
         status = load_drafter(e, err);
     if (!status)
@@ -227,7 +243,7 @@ ds_status ds_engine_open(ds_engine **out, const ds_engine_opts *opts, ds_error *
     }
     status = ds_prompter_open(&e->prompter, e->target_files, err); /* while the weights load */
     ds_status loaded = wait_loaded(e, status ? NULL : err);
-    e->opts.target = e->opts.drafter = e->opts.cpu = NULL;
+    e->opts.target = e->opts.drafter = e->opts.cpu = e->opts.weights_cache = NULL;
     if (!status && loaded)
         status = loaded;
     if (!status) {

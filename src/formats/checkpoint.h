@@ -6,6 +6,7 @@
 #ifndef DS_FORMATS_CHECKPOINT_H
 #define DS_FORMATS_CHECKPOINT_H
 
+#include "base/buf.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -29,6 +30,9 @@ void ds_checkpoint_close(ds_checkpoint *ckpt);
 
 const char *ds_checkpoint_path(const ds_checkpoint *ckpt);
 uint64_t ds_checkpoint_bytes(const ds_checkpoint *ckpt); /* of all weight files */
+/* Adds a line for every file (path without links, size, time of change, inode): what is made from a
+ * checkpoint stays good for as long as this text does. */
+ds_status ds_checkpoint_identity(const ds_checkpoint *ckpt, ds_buf *out, ds_error *err);
 /* config.json, or the same keys made from GGUF metadata: model_type ("llama", "qwen3"), hidden_size,
  * num_hidden_layers, intermediate_size, num_attention_heads, num_key_value_heads, head_dim,
  * rms_norm_eps, vocab_size, max_position_embeddings, rope_theta, rope_scaling, rope_traditional
@@ -45,8 +49,7 @@ const ds_tensor *ds_checkpoint_find(const ds_checkpoint *ckpt, const char *name)
 /* The matrix of module `path` ("model.layers.0.mlp.up_proj"): reads PATH.weight, and PATH.scales and
  * PATH.biases where the module is MLX-quantised. rows / cols 0: any, else a mismatch is DS_BAD_FILE
  * naming both shapes. Of stacked matrices (experts) all dimensions but the last are rows. A missing
- * tensor is DS_BAD_FILE, and so are NaN or infinite scales of quantised groups (checked over the whole
- * matrix). */
+ * tensor is DS_BAD_FILE. Nothing of the matrix is read: out->finite is left to whoever takes it in. */
 ds_status ds_checkpoint_weight(const ds_checkpoint *ckpt, const char *path, uint32_t rows, uint32_t cols,
                                ds_weight *out, ds_error *err);
 bool ds_checkpoint_has(const ds_checkpoint *ckpt, const char *path); /* PATH.weight is there */

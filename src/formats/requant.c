@@ -141,6 +141,14 @@ static void narrow_floats(const ds_weight *w, uint32_t row, float *out)
     }
 }
 
+static bool narrow_finite(const ds_weight *w, uint32_t begin, uint32_t end)
+{
+    unsigned bad = 0;
+    for (const uint8_t *block = narrow_row(w, begin), *last = narrow_row(w, end); block < last; block += Q8_BYTES)
+        bad |= (ds_le16(block) & 0x7C00) == 0x7C00;
+    return !bad;
+}
+
 static void narrow_drop(const ds_weight *w, uint32_t begin, uint32_t end)
 {
     ds_map_drop(narrow_row(w, begin), narrow_row(w, end));
@@ -160,6 +168,7 @@ bool ds_weight_narrow(const ds_weight *src, ds_weight *out)
                        .floats = narrow_floats,
                        .codes_row = narrow_codes,
                        .packed_row = narrow_packed,
+                       .finite = narrow_finite,
                        .drop = narrow_drop};
     return true;
 }

@@ -186,6 +186,44 @@ static const struct layout *find_layout(ds_dtype type)
     return NULL;
 }
 
+static bool finite_halves(const uint8_t *p, size_t count, size_t stride, uint16_t exponent)
+{
+    unsigned bad = 0;
+    for (size_t i = 0; i < count; i++)
+        bad |= (ds_le16(p + i * stride) & exponent) == exponent;
+    return !bad;
+}
+
+static bool finite_floats(ds_dtype type, const uint8_t *p, size_t count)
+{
+    if (type == DS_F16)
+        return finite_halves(p, count, 2, 0x7C00);
+    /* the upper half of an fp32 is a bf16 */
+    return type == DS_BF16 ? finite_halves(p, count, 2, 0x7F80) : finite_halves(p + 2, count, 4, 0x7F80);
+}
+
+static bool finite_affine(const ds_weight *w, uint32_t begin, uint32_t end)
+{
+    size_t groups = w->cols / (uint32_t)w->affine_group, first = begin * groups, count = (end - begin) * groups;
+    size_t one = ds_dtype_get(w->affine_scale_type)->bytes;
+    return finite_floats(w->affine_scale_type, w->affine_scales + first * one, count) &&
+           finite_floats(w->affine_scale_type, w->affine_biases + first * one, count);
+}
+
+static bool finite_blocks(const ds_weight *w, uint32_t begin, uint32_t end)
+{
+    const ds_dtype_info *info = ds_dtype_get(w->type);
+    const struct layout *layout = find_layout(w->type);
+    const uint8_t *first = row_at(w, begin);
+    size_t count = (size_t)(end - begin) * (w->cols / info->elems);
+    bool ok = true;
+    for (int i = 0; layout && i < layout->scales; i++)
+        ok = ok && finite_halves(first + layout->at[i], count, info->bytes, 0x7C00);
+    for (size_t i = 0; w->type == DS_MXFP4 && i < count; i++)
+        ok = ok && first[i * info->bytes] != 255;
+    return ok;
+}
+
 /* Rows: the product of all dimensions but the last. The product of all was checked when the file was read. */
 static ds_status shape_of(const ds_tensor *tensor, uint32_t *rows, uint32_t *cols, ds_error *err)
 {
@@ -219,6 +257,7 @@ ds_status ds_weight_plain(ds_weight *out, const ds_tensor *tensor, ds_error *err
                    .floats = plain_floats,
                    .codes_row = layout->codes_row,
                    .packed_row = packs_directly(tensor->type) ? block32_packed : NULL,
+                   .finite = layout->scales || tensor->type == DS_MXFP4 ? finite_blocks : NULL,
                    .drop = drop_rows};
     ds_status status = shape_of(tensor, &w.rows, &w.cols, err);
     if (status)
@@ -313,42 +352,7 @@ ds_status ds_weight_affine(ds_weight *out, const char *path, const ds_tensor *wo
         .floats = affine_floats,
         .codes_row = affine_codes,
                    .packed_row = bits == 4 || bits == 8 ? affine_packed : NULL,
+        .finite = finite_affine,
         .drop = drop_rows};
     return DS_OK;
-}
-
-static bool finite_halves(const uint8_t *p, size_t count, size_t stride, uint16_t exponent)
-{
-    unsigned bad = 0;
-    for (size_t i = 0; i < count; i++)
-        bad |= (ds_le16(p + i * stride) & exponent) == exponent;
-    return !bad;
-}
-
-static bool finite_floats(ds_dtype type, const uint8_t *p, size_t count)
-{
-    if (type == DS_F16)
-        return finite_halves(p, count, 2, 0x7C00);
-    /* the upper half of an fp32 is a bf16 */
-    return type == DS_BF16 ? finite_halves(p, count, 2, 0x7F80) : finite_halves(p + 2, count, 4, 0x7F80);
-}
-
-ds_status ds_weight_check(const ds_weight *w, ds_error *err)
-{
-    bool ok = true;
-    if (w->type == DS_AFFINE) {
-        size_t count = (size_t)w->rows * (w->cols / (uint32_t)w->affine_group);
-        ok = finite_floats(w->affine_scale_type, w->affine_scales, count) &&
-             finite_floats(w->affine_scale_type, w->affine_biases, count);
-    } else {
-        const ds_dtype_info *info = ds_dtype_get(w->type);
-        const struct layout *layout = find_layout(w->type);
-        size_t count = (size_t)w->rows * (w->cols / info->elems);
-        for (int i = 0; layout && i < layout->scales; i++)
-            ok = ok && finite_halves(w->data + layout->at[i], count, info->bytes, 0x7C00);
-        for (size_t i = 0; w->type == DS_MXFP4 && i < count; i++)
-            ok = ok && w->data[i * info->bytes] != 255;
-    }
-    return ok ? DS_OK
-              : ds_fail(err, DS_BAD_FILE, "%s: a scale is NaN or infinite: the file is damaged", w->name);
 }

@@ -12,7 +12,4 @@ ds_status ds_weight_plain(ds_weight *out, const ds_tensor *tensor, ds_error *err
  * path: the module, for messages. */
 ds_status ds_weight_affine(ds_weight *out, const char *path, const ds_tensor *words, const ds_tensor *scales,
                            const ds_tensor *biases, uint64_t cols, int bits, int group, ds_error *err);
-/* DS_BAD_FILE where a scale or minimum of a quantised group is NaN or infinite. Reads the whole matrix. */
-ds_status ds_weight_check(const ds_weight *w, ds_error *err);
-
 #endif

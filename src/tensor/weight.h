@@ -38,6 +38,9 @@ typedef struct ds_weight {
      * 16b+i holds the codes of inputs 32b+i (low nibble) and 32b+16+i; 8: a byte a code. scales, mins:
      * [cols / group] of scale_type as they are in the file. */
     void (*packed_row)(const struct ds_weight *w, uint32_t row, uint8_t *bytes, void *scales, void *mins);
+    /* False where a scale or minimum of rows [begin, end) is NaN or infinite, as only a damaged file has
+     * them; NULL: this weight has none. Whoever takes a weight in asks once, when it reads the rows anyway. */
+    bool (*finite)(const struct ds_weight *w, uint32_t begin, uint32_t end);
     /* Lets the file's pages of rows [begin, end) go from resident memory; NULL: nothing to drop. */
     void (*drop)(const struct ds_weight *w, uint32_t begin, uint32_t end);
 } ds_weight;

@@ -36,6 +36,7 @@ static void close_cpu(ds_backend *be)
     if (!be)
         return;
     ds_cpu *cpu = ds_cpu_of(be);
+    ds_cpu_pack_end(be, false, NULL);
     ds_pool_close(cpu->pool);
     ds_cpu_slab_close(cpu);
     free(cpu->act.data);
@@ -102,23 +103,6 @@ static int profile_rows(ds_backend *be, ds_profile_row *rows, int max)
     return ds_pool_profile_rows(ds_cpu_of(be)->pool, rows, max);
 }
 
-static ds_status table_open(ds_backend *be, ds_table **out, const ds_weight *w, ds_error *err)
-{
-    (void)be;
-    *out = malloc(sizeof **out);
-    if (!*out)
-        return ds_fail(err, DS_NO_MEMORY, "%s: out of memory", w->name);
-    (*out)->w = *w;
-    return DS_OK;
-}
-
-static void table_close(ds_backend *be, ds_table *t)
-{
-    if (t)
-        ds_pool_run(ds_cpu_of(be)->pool);
-    free(t);
-}
-
 ds_status ds_cpu_open(ds_backend **out, const ds_cpu_opts *opts, ds_error *err)
 {
     *out = NULL;
@@ -156,8 +140,10 @@ ds_status ds_cpu_open(ds_backend **out, const ds_cpu_opts *opts, ds_error *err)
         .matrix_close = ds_cpu_matrix_close,
         .matrix_bytes = ds_cpu_matrix_bytes,
         .matrix_is_integer = ds_cpu_matrix_is_integer,
-        .table_open = table_open,
-        .table_close = table_close,
+        .table_open = ds_cpu_table_open,
+        .table_close = ds_cpu_table_close,
+        .pack_begin = ds_cpu_pack_begin,
+        .pack_end = ds_cpu_pack_end,
         .kv_open = ds_cpu_kv_open,
         .kv_close = ds_cpu_kv_close,
         .kv_bytes = ds_cpu_kv_bytes,

@@ -7,6 +7,7 @@
 #include "backend/cpu/pool.h"
 
 typedef struct ds_slab ds_slab;
+typedef struct ds_packs ds_packs;
 
 struct ds_matrix {
     bool integer;
@@ -52,6 +53,7 @@ typedef struct ds_cpu {
     ds_scratch best;                       /* largest outputs by chunk */
     ds_scratch local[DS_POOL_MAX_THREADS]; /* one a worker */
     ds_slab *slab;                         /* the one that is being filled */
+    ds_packs *packs;                       /* between pack_begin and pack_end, else NULL */
     uint32_t serial;                       /* of the next linear */
     bool no_memory;                        /* a buffer could not grow: the next sync says so */
 } ds_cpu;
@@ -95,11 +97,18 @@ void ds_cpu_argmax(ds_backend *be, int32_t *out, const float *x, int ld, int row
                    const int32_t *offsets);
 void ds_cpu_upload(ds_backend *be, void *dst, const void *src, size_t bytes);
 
+ds_slab *ds_slab_open(size_t bytes); /* NULL: out of memory; the first user's */
+uint8_t *ds_slab_share(ds_slab *slab); /* one user more; its pages */
+void ds_slab_give_back(ds_slab *slab); /* NULL is fine; the last user's frees it */
 void ds_cpu_slab_close(ds_cpu *cpu);
 ds_status ds_cpu_matrix_open(ds_backend *be, ds_matrix **out, const ds_weight *w, ds_error *err);
 void ds_cpu_matrix_close(ds_backend *be, ds_matrix *m);
 size_t ds_cpu_matrix_bytes(const ds_matrix *m);
 bool ds_cpu_matrix_is_integer(const ds_matrix *m);
+ds_status ds_cpu_table_open(ds_backend *be, ds_table **out, const ds_weight *w, ds_error *err);
+void ds_cpu_table_close(ds_backend *be, ds_table *t);
+void ds_cpu_pack_begin(ds_backend *be, const ds_pack_place *place);
+void ds_cpu_pack_end(ds_backend *be, bool complete, ds_pack_report *report);
 
 ds_status ds_cpu_kv_open(ds_backend *be, ds_kv **out, const ds_kv_shape *shape, ds_error *err);
 void ds_cpu_kv_close(ds_backend *be, ds_kv *kv);

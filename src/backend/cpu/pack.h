@@ -6,6 +6,10 @@
 #include "base/error.h"
 #include "tensor/weight.h"
 
+/* Raised whenever the bytes of a repacked matrix change: by pack.c, or by the decoders of formats/ that it
+ * reads (requantised and narrowed weights too). Files of repacked matrices of another layout are not used. */
+enum { DS_PACK_LAYOUT = 1 };
+
 /* Describe first (fills all but data; w->codes.bits != 0 and cols % 32 == 0 for the integer form),
  * allocate tiles * tile_bytes at 64-byte alignment, zeroed, then fill tiles [tile0, tile1), which any
  * thread may do. scratch: ds_pack_scratch(w) bytes a thread. */

@@ -2,8 +2,10 @@
  * its own would waste most of its last page. */
 #include "backend/cpu/internal.h"
 #include "backend/cpu/pack.h"
+#include "backend/cpu/packs.h"
 #include "base/mem.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
 enum {
@@ -18,7 +20,27 @@ struct ds_slab {
     int users; /* matrices in it, and the backend while it is the one being filled */
 };
 
-static void give_back(ds_slab *slab)
+ds_slab *ds_slab_open(size_t bytes)
+{
+    ds_slab *slab = calloc(1, sizeof *slab);
+    if (!slab)
+        return NULL;
+    *slab = (ds_slab){.size = bytes + BEHIND, .users = 1};
+    slab->pages = ds_pages_alloc(slab->size);
+    if (!slab->pages) {
+        free(slab);
+        return NULL;
+    }
+    return slab;
+}
+
+uint8_t *ds_slab_share(ds_slab *slab)
+{
+    slab->users++;
+    return slab->pages;
+}
+
+void ds_slab_give_back(ds_slab *slab)
 {
     if (!slab || --slab->users)
         return;
@@ -28,7 +50,7 @@ static void give_back(ds_slab *slab)
 
 void ds_cpu_slab_close(ds_cpu *cpu)
 {
-    give_back(cpu->slab);
+    ds_slab_give_back(cpu->slab);
     cpu->slab = NULL;
 }
 
@@ -37,48 +59,63 @@ static uint8_t *take(ds_cpu *cpu, size_t bytes, ds_slab **from)
 {
     *from = NULL;
     if (!cpu->slab || cpu->slab->size - cpu->slab->used < bytes + BEHIND) {
-        ds_slab *slab = calloc(1, sizeof *slab);
+        ds_slab *slab = ds_slab_open(bytes + BEHIND > SLAB ? bytes : SLAB - BEHIND);
         if (!slab)
             return NULL;
-        slab->size = bytes + BEHIND > SLAB ? bytes + BEHIND : SLAB;
-        slab->pages = ds_pages_alloc(slab->size);
-        if (!slab->pages) {
-            free(slab);
-            return NULL;
-        }
-        slab->users = 1;
-        give_back(cpu->slab);
+        ds_slab_give_back(cpu->slab);
         cpu->slab = slab;
     }
     *from = cpu->slab;
-    cpu->slab->users++;
-    uint8_t *at = cpu->slab->pages + cpu->slab->used;
+    uint8_t *at = ds_slab_share(cpu->slab) + cpu->slab->used;
     cpu->slab->used += bytes;
     return at;
 }
 
 typedef struct {
-    const ds_matrix *m;
+    const ds_matrix *m; /* NULL: only looks whether all is finite */
     const ds_weight *w;
     ds_cpu *cpu;
-    int per_chunk;
+    atomic_bool *damaged;
+    int tiles, per_chunk;
     size_t tile_bytes;
 } fill_arg;
 
 static void fill_task(void *arg, int chunk, int worker)
 {
     fill_arg *f = arg;
-    int tiles = f->m->integer ? f->m->q.tiles : f->m->f.tiles;
-    int t0 = chunk * f->per_chunk, t1 = t0 + f->per_chunk < tiles ? t0 + f->per_chunk : tiles;
-    void *scratch = f->cpu->local[worker].data + DS_LOCAL_HEADER;
-    if (f->m->integer)
+    int t0 = chunk * f->per_chunk, t1 = t0 + f->per_chunk < f->tiles ? t0 + f->per_chunk : f->tiles;
+    uint32_t begin = (uint32_t)t0 * DS_TILE, end = (uint32_t)t1 * DS_TILE;
+    end = end < f->w->rows ? end : f->w->rows;
+    void *scratch = f->m ? f->cpu->local[worker].data + DS_LOCAL_HEADER : NULL;
+    if (f->w->finite && !f->w->finite(f->w, begin, end)) /* here, where the rows are read anyway */
+        atomic_store(f->damaged, true);
+    if (f->m && f->m->integer)
         ds_qmat_fill(&f->m->q, f->m->pages, f->w, t0, t1, scratch);
-    else
+    else if (f->m)
         ds_fmat_fill(&f->m->f, f->m->pages, f->w, t0, t1, scratch);
-    if (f->w->drop && (size_t)(t1 - t0) * f->tile_bytes >= DROP) { /* others go whole, below */
-        uint32_t end = (uint32_t)t1 * DS_TILE;
-        f->w->drop(f->w, (uint32_t)t0 * DS_TILE, end < f->w->rows ? end : f->w->rows);
-    }
+    if (f->w->drop && (size_t)(t1 - t0) * f->tile_bytes >= DROP) /* others go whole, below */
+        f->w->drop(f->w, begin, end);
+}
+
+/* Fills m (NULL: reads only) from the weight's file, whose pages then leave resident memory. */
+static ds_status read_weight(ds_cpu *cpu, const ds_matrix *m, const ds_weight *w, int tiles,
+                             size_t tile_bytes, ds_error *err)
+{
+    atomic_bool damaged = false;
+    int threads = ds_pool_threads(cpu->pool);
+    int per_chunk = tiles / (threads * 8) + 1; /* small enough that mapped pages are dropped early */
+    if ((size_t)per_chunk * tile_bytes > 1 << 20)
+        per_chunk = (int)((1 << 20) / tile_bytes) + 1;
+    while ((tiles + per_chunk - 1) / per_chunk > DS_POOL_MAX_CHUNKS)
+        per_chunk *= 2;
+    fill_arg *f = ds_pool_add(cpu->pool, m ? "repack" : "check", fill_task, (tiles + per_chunk - 1) / per_chunk, sizeof *f);
+    *f = (fill_arg){m, w, cpu, &damaged, tiles, per_chunk, tile_bytes};
+    ds_pool_run(cpu->pool);
+    if (w->drop)
+        w->drop(w, 0, w->rows);
+    if (atomic_load(&damaged))
+        return ds_fail(err, DS_BAD_FILE, "%s: a scale is NaN or infinite: the file is damaged", w->name);
+    return DS_OK;
 }
 
 ds_status ds_cpu_matrix_open(ds_backend *be, ds_matrix **out, const ds_weight *w, ds_error *err)
@@ -104,27 +141,23 @@ ds_status ds_cpu_matrix_open(ds_backend *be, ds_matrix **out, const ds_weight *w
         tile_bytes = m->f.tile_bytes;
     }
     m->bytes = ((size_t)tiles * tile_bytes + 63) & ~(size_t)63;
-    m->pages = take(cpu, m->bytes, &m->slab);
-    if (!m->pages || !ds_locals_get(cpu, DS_LOCAL_HEADER + ds_pack_scratch(w))) {
-        size_t bytes = m->bytes;
-        give_back(m->slab);
-        free(m);
+    ds_status status = DS_OK;
+    if (!ds_packs_take(cpu->packs, m, w->name)) {
+        m->pages = take(cpu, m->bytes, &m->slab);
+        if (m->pages && ds_locals_get(cpu, DS_LOCAL_HEADER + ds_pack_scratch(w)))
+            status = read_weight(cpu, m, w, tiles, tile_bytes, err);
+        else
+            status = ds_fail(err, DS_NO_MEMORY, "%s: out of memory: the repacked matrix takes %zu bytes",
+                             w->name, m->bytes);
         cpu->no_memory = false;
-        return ds_fail(err, DS_NO_MEMORY, "%s: out of memory: the repacked matrix takes %zu bytes", w->name,
-                       bytes);
     }
     m->q.data = m->f.data = m->pages;
-    int threads = ds_pool_threads(cpu->pool);
-    int per_chunk = tiles / (threads * 8) + 1; /* small enough that mapped pages are dropped early */
-    if ((size_t)per_chunk * tile_bytes > 1 << 20)
-        per_chunk = (int)((1 << 20) / tile_bytes) + 1;
-    while ((tiles + per_chunk - 1) / per_chunk > DS_POOL_MAX_CHUNKS)
-        per_chunk *= 2;
-    fill_arg *f = ds_pool_add(cpu->pool, "repack", fill_task, (tiles + per_chunk - 1) / per_chunk, sizeof *f);
-    *f = (fill_arg){ m, w, cpu, per_chunk, tile_bytes };
-    ds_pool_run(cpu->pool);
-    if (w->drop)
-        w->drop(w, 0, w->rows);
+    if (status) {
+        ds_slab_give_back(m->slab);
+        free(m);
+        return status;
+    }
+    ds_packs_add(cpu->packs, m, w->name);
     *out = m;
     return DS_OK;
 }
@@ -134,7 +167,7 @@ void ds_cpu_matrix_close(ds_backend *be, ds_matrix *m)
     if (!m)
         return;
     ds_pool_run(ds_cpu_of(be)->pool);
-    give_back(m->slab);
+    ds_slab_give_back(m->slab);
     free(m);
 }
 
@@ -146,4 +179,30 @@ size_t ds_cpu_matrix_bytes(const ds_matrix *m)
 bool ds_cpu_matrix_is_integer(const ds_matrix *m)
 {
     return m->integer;
+}
+
+/* A table's rows are decoded one by one for as long as it lives: nobody else would look at all of them. */
+ds_status ds_cpu_table_open(ds_backend *be, ds_table **out, const ds_weight *w, ds_error *err)
+{
+    ds_cpu *cpu = ds_cpu_of(be);
+    *out = NULL;
+    ds_status status = DS_OK;
+    if (w->finite && !ds_packs_checked(cpu->packs)) {
+        size_t tile_bytes = (size_t)(w->bytes / w->rows + 1) * DS_TILE;
+        status = read_weight(cpu, NULL, w, (int)((w->rows + DS_TILE - 1) / DS_TILE), tile_bytes, err);
+    }
+    if (status)
+        return status;
+    *out = malloc(sizeof **out);
+    if (!*out)
+        return ds_fail(err, DS_NO_MEMORY, "%s: out of memory", w->name);
+    (*out)->w = *w;
+    return DS_OK;
+}
+
+void ds_cpu_table_close(ds_backend *be, ds_table *t)
+{
+    if (t)
+        ds_pool_run(ds_cpu_of(be)->pool);
+    free(t);
 }
