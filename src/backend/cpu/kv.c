@@ -17,7 +17,7 @@ ds_status ds_cpu_kv_open(ds_backend *be, ds_kv **out, const ds_kv_shape *shape, 
     if (!kv)
         return ds_fail(err, DS_NO_MEMORY, "out of memory");
     kv->shape = *shape;
-    kv->half = !be->exact && !getenv("NOHALF");
+    kv->half = !be->exact;
     kv->element = kv->half ? 2 : 4;
     size_t rows = ((size_t)shape->capacity + DS_KV_CHUNK - 1) / DS_KV_CHUNK * DS_KV_CHUNK;
     kv->head_bytes = rows * (size_t)shape->dim * kv->element;
