@@ -37,11 +37,11 @@ void *ds_pages_alloc(size_t bytes)
     return pages;
 }
 
-void *ds_pages_reserve(size_t bytes)
+void *ds_pages_reserve(size_t bytes, bool huge_pages)
 {
     void *pages = map_aligned(bytes, MAP_NORESERVE);
     if (pages)
-        madvise(pages, round_up(bytes), MADV_NOHUGEPAGE);
+        madvise(pages, round_up(bytes), huge_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     return pages;
 }
 

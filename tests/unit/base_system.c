@@ -95,11 +95,11 @@ static void test_pages(void **state)
     (void)state;
     static const size_t sizes[] = {0, 1, 4096, (2 << 20) - 1, 2 << 20, (4 << 20) + 1};
     for (size_t i = 0; i < COUNT(sizes); i++)
-        for (int reserve = 0; reserve < 2; reserve++) {
-            unsigned char *p = reserve ? ds_pages_reserve(sizes[i]) : ds_pages_alloc(sizes[i]);
+        for (int reserve = 0; reserve < 3; reserve++) { /* 1: small pages, 2: huge */
+            unsigned char *p = reserve ? ds_pages_reserve(sizes[i], reserve > 1) : ds_pages_alloc(sizes[i]);
             assert_non_null(p);
             assert_int_equal((uintptr_t)p % 4096, 0);
-            if (!reserve)
+            if (reserve != 1)
                 assert_int_equal((uintptr_t)p % (2 << 20), 0);
             if (sizes[i]) {
                 assert_int_equal(p[0] | p[sizes[i] - 1], 0);
@@ -107,11 +107,11 @@ static void test_pages(void **state)
             }
             ds_pages_free(p, sizes[i]);
         }
-    void *many = ds_pages_reserve((size_t)64 << 30); /* only touched pages count */
+    void *many = ds_pages_reserve((size_t)64 << 30, false); /* only touched pages count */
     assert_non_null(many);
     ds_pages_free(many, (size_t)64 << 30);
     assert_null(ds_pages_alloc(SIZE_MAX));
-    assert_null(ds_pages_reserve(SIZE_MAX - 4096));
+    assert_null(ds_pages_reserve(SIZE_MAX - 4096, false));
     ds_pages_free(NULL, 1);
 }
 

@@ -234,11 +234,14 @@ static bool set_up(linear_arg *a, size_t more)
         return false;
     if (prepare && !a->alone && !(a->shared = ds_scratch_get(cpu, &cpu->act, size)))
         return false;
-    /* A chunk is worth claiming from about 16 KiB of weights on (times the rows that use them). */
+    /* A chunk is worth claiming from about 16 KiB of weights on (times the rows that use them), and at 512 KiB
+     * its rest is worth sharing. */
     size_t pieces = weights * (size_t)(rows < 8 ? 1 : rows / 8) / 16384 + 1;
-    size_t most = (size_t)threads * (rows > 16 ? 16 : 4);
+    size_t most = (size_t)threads * (rows > 16 ? 16 : 4), least = weights / (512 << 10);
     if (pieces > most)
-        pieces = most;
+        pieces = most > least ? most : least;
+    if (pieces > DS_POOL_MAX_CHUNKS)
+        pieces = DS_POOL_MAX_CHUNKS;
     if (pieces > (size_t)a->n_tiles)
         pieces = (size_t)a->n_tiles;
     a->chunks = threads == 1 ? 1 : (int)pieces;

@@ -27,13 +27,13 @@ typedef struct {
     float p[ROWS][DS_KV_CHUNK]; /* scores, then their exponentials */
 } block;
 
-/* While K is read, as much of V comes into L2; while V is read, of the next chunk's K: without it one of
+/* While K is read, as much of V is fetched; while V is read, of the next chunk's K: without it one of
  * the two phases computes while memory rests. n elements from at; in later blocks a line at hand. */
 INLINE void fetch(const block *b, const void *p, size_t at, int n, bool half)
 {
     const char *line = (const char *)p + ((half ? 2 : 4) * at & b->ahead);
     for (int i = 0; i < (half ? 2 : 4) * n; i += 64)
-        __builtin_prefetch(line + i, 0, 2);
+        __builtin_prefetch(line + i, 0, 3);
 }
 
 /* How many tiles of K, and vectors of V, to take at a time. */

@@ -107,6 +107,11 @@ INLINE void block8(const uint8_t *p, const int8_t *q, size_t k, const int rows, 
             const __m256i xa = codes == CODES8 ? _mm256_sign_epi8(x, as) : x;
             const __m256i xb = codes == CODES8 ? _mm256_sign_epi8(x, bs) : x;
             const __m256i low = _mm256_maddubs_epi16(a, xa), high = _mm256_maddubs_epi16(b, xb);
+            if (run == 1) {
+                add32(&sum[r].low, _mm256_madd_epi16(low, ones));
+                add32(&sum[r].high, _mm256_madd_epi16(high, ones));
+                continue;
+            }
             add16(&part[r].low, low);
             add16(&part[r].high, high);
             if (j % run == run - 1) {
@@ -166,8 +171,7 @@ INLINE void pass(const ds_qmat *w, int tile, const rows_at *x, const int rows, c
         if ((!has_min || codes == CODES8) && corr) {
             UNROLL
             for (int r = 0; r < rows; r++) {
-                const __m256i c =
-                    _mm256_mullo_epi32(_mm256_set1_epi32(xsum[r * blocks]), _mm256_set1_epi32(corr));
+                const __m256i c = _mm256_set1_epi32(xsum[r * blocks] * corr);
                 add32(&sum[r].low, c);
                 add32(&sum[r].high, c);
             }
