@@ -97,7 +97,7 @@ typedef struct {
 
 typedef struct {
     int layers, kv_heads, dim;
-    int capacity; /* rows; memory is committed as rows are written */
+    int capacity; /* rows; where they take much memory, it is committed as they are written */
 } ds_kv_shape;
 
 /* What the operations of one name took while a profile was made. */

@@ -30,7 +30,7 @@ static void begin(ds_weights_cache *cache, ds_backend *be, const ds_checkpoint *
 {
     char label[64];
     label_of(label, sizeof label, ds_checkpoint_path(files));
-    ds_pack_place place = {.dir = cache->dir, .label = label, .read_only = cache->read_only};
+    ds_pack_place place = {.dir = cache->dir, .label = label, .read_only = cache->read_only || cache->failed};
     ds_hash128(place.key, ds_buf_text(key), key->len);
     be->pack_begin(be, &place);
     cache->said = said;
@@ -50,7 +50,7 @@ void ds_weights_cache_drafter(ds_weights_cache *cache, ds_backend *be, const ds_
                               const ds_checkpoint *drafter, const ds_drafter_opts *opts)
 {
     ds_buf key = {0};
-    if (!cache->dir || cache->failed || !be->pack_begin)
+    if (!cache->dir || !be->pack_begin)
         return;
     ds_status status = ds_checkpoint_identity(drafter, &key, NULL);
     if (!status) /* a narrow copy of the target's head belongs to the drafter's weights */

@@ -10,7 +10,7 @@ enum { DS_CACHE_TEXT = 1100 };
 typedef struct {
     const char *dir; /* NULL: off; only used until both are loaded */
     bool read_only;
-    bool failed;                                        /* to write: not tried again */
+    bool failed;                                        /* to write: then nothing more is written */
     char *said;                                         /* of what is being loaded; NULL: nothing is kept */
     char target[DS_CACHE_TEXT], drafter[DS_CACHE_TEXT]; /* what happened: "used: ..."; "": nothing */
 } ds_weights_cache;

@@ -61,7 +61,7 @@ const ds_weight *ds_model_head_weight(const ds_model *model);
 
 /* --- sequences --- */
 
-/* capacity: most rows it will ever hold; memory is committed as rows are written. */
+/* capacity: most rows it will ever hold. */
 ds_status ds_state_open(ds_state **out, ds_model *model, int capacity, ds_error *err);
 void ds_state_close(ds_state *state);
 int ds_state_length(const ds_state *state); /* rows that are committed */

@@ -33,7 +33,7 @@ struct ds_kv {
 };
 
 /* A worker's buffer begins with the serial of the linear whose prepared rows it holds, 0: none. Whoever
- * else uses the buffer starts behind it, and clears it. */
+ * else uses the buffer starts behind it, and clears it where the serial could be read again. */
 enum { DS_LOCAL_HEADER = 64 };
 
 /* A buffer that recorded tasks point into: growing it runs them first. */
@@ -57,6 +57,11 @@ typedef struct ds_cpu {
     uint32_t serial;                       /* of the next linear */
     bool no_memory;                        /* a buffer could not grow: the next sync says so */
 } ds_cpu;
+
+static inline size_t ds_align64(size_t bytes)
+{
+    return (bytes + 63) & ~(size_t)63;
+}
 
 static inline ds_cpu *ds_cpu_of(ds_backend *be)
 {

@@ -1,5 +1,5 @@
 /* Keys and values of one sequence: K in tiles of 16 keys, dimension-major, V by rows; per layer and
- * head one region that holds a whole number of attention chunks, committed as rows are written. */
+ * head one region that holds a whole number of attention chunks. */
 #include "backend/cpu/internal.h"
 #include "base/mem.h"
 
@@ -8,7 +8,7 @@
 
 /* Up to this size the first rows may commit all memory (a huge page lies across many rows, or several heads):
  * attention to 4096 keys is 15 % faster with huge pages. Above, memory is committed as rows are written. */
-enum { HUGE_PAGES_MOST = 1 << 30 };
+enum { HUGE_PAGES_MOST = 256 << 20 };
 
 ds_status ds_cpu_kv_open(ds_backend *be, ds_kv **out, const ds_kv_shape *shape, ds_error *err)
 {

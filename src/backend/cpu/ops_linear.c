@@ -9,7 +9,7 @@
 enum {
     MAX_OUTS = 4,
     ALONE_ROWS = 2,
-    BEST_TILES = 8, /* whose outputs are looked through at a time, while they are in the first-level cache */
+    BEST_TILES = 8, /* whose outputs are looked through at a time, while they are cached */
 };
 
 /* The largest of a chunk's outputs for one row. */
@@ -41,25 +41,20 @@ typedef struct {
     int32_t *sum;
 } prepared;
 
-static size_t align64(size_t n)
-{
-    return (n + 63) & ~(size_t)63;
-}
-
 static size_t layout(const linear_arg *a, uint8_t *base, prepared *p)
 {
     size_t at = DS_LOCAL_HEADER, rows = (size_t)a->rows, k = (size_t)a->k, blocks = k / DS_BLOCK;
     bool floats = a->need_f || a->in.pre != DS_PRE_NONE; /* PRE_NONE quantises straight from x */
     size_t f = at, f_rows = a->need_f ? rows : 1;
-    at += floats ? align64(f_rows * k * sizeof(float)) : 0;
+    at += floats ? ds_align64(f_rows * k * sizeof(float)) : 0;
     size_t q = at;
-    at += a->need_q ? align64(rows * k + 64) : 0;
+    at += a->need_q ? ds_align64(rows * k + 64) : 0;
     size_t scale = at;
-    at += a->need_q ? align64(rows * blocks * sizeof(float)) : 0;
+    at += a->need_q ? ds_align64(rows * blocks * sizeof(float)) : 0;
     size_t min = at;
-    at += a->need_q ? align64(rows * blocks * sizeof(float)) : 0;
+    at += a->need_q ? ds_align64(rows * blocks * sizeof(float)) : 0;
     size_t sum = at;
-    at += a->need_q ? align64(rows * blocks * sizeof(int32_t)) : 0;
+    at += a->need_q ? ds_align64(rows * blocks * sizeof(int32_t)) : 0;
     if (base) {
         p->f = (float *)(base + f);
         p->q = (int8_t *)(base + q);
@@ -171,6 +166,12 @@ static ds_matrix tiles_of(const ds_matrix *w, int from, int n)
     return m;
 }
 
+/* NaN never wins, and gives way. */
+static bool better(float value, float best)
+{
+    return value > best || (value == value && best != best);
+}
+
 static void best_task(void *arg, int chunk, int worker)
 {
     const linear_arg *a = arg;
@@ -188,7 +189,7 @@ static void best_task(void *arg, int chunk, int worker)
         for (int r = 0; r < a->rows; r++) {
             largest l;
             l.id = t * DS_TILE + a->cpu->row->argmax(y + (size_t)r * dest.ld, w.n, &l.value);
-            if (t == t0 || l.value > best[r].value || best[r].value != best[r].value)
+            if (t == t0 || better(l.value, best[r].value))
                 best[r] = l;
         }
     }
@@ -202,7 +203,7 @@ static void best_of_all_task(void *arg, int row, int worker)
     largest best = a->best[row];
     for (int c = 1; c < a->chunks; c++) {
         const largest *l = &a->best[(size_t)c * a->rows + row];
-        if (l->value > best.value || best.value != best.value)
+        if (better(l->value, best.value))
             best = *l;
     }
     a->to_best[row] = best.id;
@@ -229,7 +230,7 @@ static bool set_up(linear_arg *a, size_t more)
         cpu->serial = 1; /* 0 marks a buffer that was just allocated */
     a->serial = cpu->serial;
     size_t size = prepare ? layout(a, NULL, NULL) : 0, row_bytes = DS_LOCAL_HEADER + (size_t)a->k * sizeof(float);
-    a->outputs = align64(a->alone ? size : row_bytes);
+    a->outputs = ds_align64(a->alone ? size : row_bytes);
     if ((prepare || more) && !ds_locals_get(cpu, a->outputs + more))
         return false;
     if (prepare && !a->alone && !(a->shared = ds_scratch_get(cpu, &cpu->act, size)))

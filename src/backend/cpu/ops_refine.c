@@ -14,12 +14,6 @@ typedef struct {
 
 enum { MAX_TOP = 64 };
 
-/* Bytes of a worker's buffer: a quantised row, and the largest output of every tile. */
-static size_t part(size_t bytes)
-{
-    return (bytes + 63) & ~(size_t)63;
-}
-
 static void tile_maxima(const float *y, int n, float *max)
 {
     for (int t = 0; t * DS_TILE < n; t++) {
@@ -69,9 +63,9 @@ static void refine_task(void *arg, int row, int worker)
     const float *x = a->x + (size_t)row * a->ld_x;
     float *y = a->y + (size_t)row * a->ld_y;
     int8_t *q = (int8_t *)at;
-    float *scale = (float *)(at += part(k + 64)), *min = (float *)(at += part(blocks * 4));
-    int32_t *sum = (int32_t *)(at += part(blocks * 4));
-    float *max = (float *)(at += part(blocks * 4));
+    float *scale = (float *)(at += ds_align64(k + 64)), *min = (float *)(at += ds_align64(blocks * 4));
+    int32_t *sum = (int32_t *)(at += ds_align64(blocks * 4));
+    float *max = (float *)(at += ds_align64(blocks * 4));
     if (a->w->integer)
         a->cpu->matmul->quant(x, (int)k, q, scale, min, sum);
     const ds_qact act = {.k = (int)k, .q = q, .scale = scale, .min = min, .sum = sum};
@@ -91,7 +85,7 @@ void ds_cpu_refine(ds_backend *be, const float *x, int ld_x, const ds_matrix *w,
 {
     ds_cpu *cpu = ds_cpu_of(be);
     size_t k = (size_t)w->k, blocks = k / DS_BLOCK, tiles = ((size_t)w->n + DS_TILE - 1) / DS_TILE;
-    if (!ds_locals_get(cpu, DS_LOCAL_HEADER + part(k + 64) + 3 * part(blocks * 4) + part(tiles * 4)))
+    if (!ds_locals_get(cpu, DS_LOCAL_HEADER + ds_align64(k + 64) + 3 * ds_align64(blocks * 4) + ds_align64(tiles * 4)))
         return;
     refine_arg *a = ds_pool_add(cpu->pool, "refine", refine_task, rows, sizeof *a);
     *a = (refine_arg){cpu, x, y, w, ld_x, ld_y, top};

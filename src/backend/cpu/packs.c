@@ -157,6 +157,7 @@ static ds_status load_to(ds_packs *p, const ds_pack_entry *e, ds_error *err)
     uint8_t *data = ds_slab_share(p->slab);
     for (size_t n; p->loaded < want; p->loaded += n) {
         n = want - p->loaded < DS_POOL_MAX_CHUNKS ? want - p->loaded : DS_POOL_MAX_CHUNKS;
+        ds_pool_waits(p->cpu->pool);
         load_arg *a = ds_pool_add(p->cpu->pool, "load", load_task, (int)n, sizeof *a);
         *a = (load_arg){p, data, p->loaded, &failed, &damaged};
         ds_pool_run(p->cpu->pool);
@@ -340,6 +341,7 @@ static int store_data(ds_packs *p, store_arg all)
     }
     for (size_t n; all.block < blocks && !atomic_load(all.failed); all.block += n) {
         n = blocks - all.block < DS_POOL_MAX_CHUNKS ? blocks - all.block : DS_POOL_MAX_CHUNKS;
+        ds_pool_waits(p->cpu->pool);
         store_arg *a = ds_pool_add(p->cpu->pool, "store", store_task, (int)n, sizeof *a);
         *a = all;
         ds_pool_run(p->cpu->pool);

@@ -1,7 +1,7 @@
 /* See pool.h. What keeps threads that are late, from a list that is over, from doing harm:
  *
- * - A list's word changes when the list begins and when it ends. Whoever has claimed a chunk looks at it once
- *   more: if it is still the same, the claim was good, and the list cannot end before it is reported.
+ * - A list's word changes when the list begins and when it ends. What a worker reads of a list
+ *   counts only if the word is still the same afterwards; a list cannot end before what is claimed is reported.
  * - Ranges carry the number of the task they belong to. A range of an earlier task is one that nobody has
  *   claimed from yet, so nobody has to set ranges up for a thread that does not come.
  * - Tasks are numbered on and on, and chunks that are done only ever counted up. */
@@ -84,6 +84,7 @@ struct ds_pool {
     alignas(LINE) char *arena;
     size_t arena_used;
     int n_tasks, started;
+    bool waits; /* the list that is recorded may wait for files */
     uint32_t epoch;
     const char *part;
     double lost;             /* in the list that runs, for a worker that did not */
@@ -158,18 +159,15 @@ static bool over(ds_pool *pool, uint64_t list)
     return atomic_load_explicit(&pool->list, memory_order_acquire) != list;
 }
 
-/* Runs what can be claimed of a task; the number of chunks. -1: the list is over. */
+/* Runs what can be claimed of a task; the number of chunks. */
 static int work(ds_pool *pool, uint64_t list, task *t, uint32_t number, uint32_t chunks, worker *w)
 {
     int team = (int)(uint32_t)list >> 16, mine = atomic_load_explicit(&w->place, memory_order_relaxed) % team;
     int help = w->index == 0 || team - 1 < NEIGHBOURS ? team - 1 : NEIGHBOURS, did = 0;
     for (int k = 0; k <= help; k++) {
         int at = mine + k < team ? mine + k : mine + k - team;
-        for (int chunk; (chunk = claim(pool, number, chunks, at, team, k == 0)) >= 0; did++) {
-            if (w->index && over(pool, list))
-                return -1;
+        for (int chunk; (chunk = claim(pool, number, chunks, at, team, k == 0)) >= 0; did++)
             t->fn(t->arg, chunk, w->index);
-        }
     }
     return did;
 }
@@ -297,8 +295,6 @@ static void run_list(ds_pool *pool, uint64_t list, worker *w, ds_profile *profil
         if (did > 0)
             atomic_fetch_add(&done->chunks, (uint64_t)did);
         atomic_store_explicit(&w->busy, false, memory_order_relaxed);
-        if (did < 0)
-            return;
         if (did > 0 && atomic_load(&pool->waiters) > 0 && reached(pool, target))
             futex_wake(&pool->tick);
         if (profile)
@@ -494,6 +490,11 @@ void ds_pool_weigh(ds_pool *pool, size_t bytes)
     pool->tasks[pool->n_tasks - 1].bytes = bytes;
 }
 
+void ds_pool_waits(ds_pool *pool)
+{
+    pool->waits = true;
+}
+
 void ds_pool_part(ds_pool *pool, const char *name)
 {
     pool->part = name;
@@ -527,7 +528,7 @@ static void set_places(ds_pool *pool)
 }
 
 /* Reading a thread's clock takes half a microsecond: not for every list. */
-static const double GAP = 1e-3, MARKS = 4e-3;
+static const double GAP = 50e-6, MARKS = 4e-3;
 
 /* Seconds since the last mark in which the caller neither ran nor slept here: other programs had its core. */
 static double mark(ds_pool *pool, double now)
@@ -568,6 +569,10 @@ static void run_team(ds_pool *pool, ds_profile *profile)
     atomic_store_explicit(&pool->first, first + (uint32_t)pool->n_tasks, memory_order_release);
 
     pool->end = ds_now();
+    if (pool->waits) { /* for files, not for a core */
+        mark(pool, pool->end);
+        return;
+    }
     double stopped = pool->end - pool->mark > MARKS ? mark(pool, pool->end) : 0;
     if (ds_team_end(&pool->team, pool->end, pool->end - begin, pool->lost + stopped))
         set_places(pool);
@@ -587,5 +592,6 @@ void ds_pool_run(ds_pool *pool)
     else
         run_alone(pool, profile);
     pool->n_tasks = 0;
+    pool->waits = false;
     pool->arena_used = 0;
 }

@@ -24,7 +24,7 @@ int ds_pool_threads(const ds_pool *pool);
 int ds_pool_active(const ds_pool *pool); /* of them, how many take part at present */
 
 /* name: a string literal, for profiles.
- * Appends a task of 1 .. DS_POOL_MAX_CHUNKS chunks and returns arg_size bytes for its argument (16-byte
+ * Appends a task of at most DS_POOL_MAX_CHUNKS chunks and returns arg_size bytes for its argument (16-byte
  * aligned, uninitialised), which the caller fills before the next call. Runs what is recorded first
  * where the list is full. */
 void *ds_pool_add(ds_pool *pool, const char *name, ds_task_fn *fn, int chunks, size_t arg_size);
@@ -34,6 +34,8 @@ void ds_pool_set_chunks(ds_pool *pool, int chunks);
 void *ds_pool_follow(ds_pool *pool, const char *name, ds_task_fn *fn, int chunks, size_t arg_size);
 /* Says how many bytes of weights the task added last reads. */
 void ds_pool_weigh(ds_pool *pool, size_t bytes);
+/* The list that is recorded may wait for files: that is not held against the team. */
+void ds_pool_waits(ds_pool *pool);
 void ds_pool_run(ds_pool *pool); /* returns when all recorded tasks are done; the list is empty then */
 
 /* As the backend's functions of these names. */

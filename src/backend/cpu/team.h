@@ -21,7 +21,7 @@ typedef struct {
 } ds_team;
 
 void ds_team_open(ds_team *t, int threads);
-/* Before a list: takes in those whose pause is over. True: somebody was taken in. */
+/* Before a list: takes in one whose pause is over. True: somebody was taken in. */
 bool ds_team_begin(ds_team *t, double now);
 /* The others waited for this worker, who was not running. */
 void ds_team_late(ds_team *t, int worker, double seconds);

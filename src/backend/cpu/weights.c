@@ -10,7 +10,7 @@
 
 enum {
     SLAB = 32 << 20,
-    BEHIND = 4096,  /* kernels prefetch past the end */
+    BEHIND = 4096,  /* the last matrix's end is no page's: prefetches run on for a while */
     DROP = 1 << 19, /* letting go of pages interrupts all threads: not for less */
 };
 
@@ -108,7 +108,10 @@ static ds_status read_weight(ds_cpu *cpu, const ds_matrix *m, const ds_weight *w
         per_chunk = (int)((1 << 20) / tile_bytes) + 1;
     while ((tiles + per_chunk - 1) / per_chunk > DS_POOL_MAX_CHUNKS)
         per_chunk *= 2;
-    fill_arg *f = ds_pool_add(cpu->pool, m ? "repack" : "check", fill_task, (tiles + per_chunk - 1) / per_chunk, sizeof *f);
+    ds_pool_run(cpu->pool);
+    ds_pool_waits(cpu->pool);
+    fill_arg *f = ds_pool_add(cpu->pool, m ? "repack" : "check", fill_task, (tiles + per_chunk - 1) / per_chunk,
+                              sizeof *f);
     *f = (fill_arg){m, w, cpu, &damaged, tiles, per_chunk, tile_bytes};
     ds_pool_run(cpu->pool);
     if (w->drop)
