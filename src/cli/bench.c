@@ -12,7 +12,7 @@ static void on_log(void *user, int level, const char *line)
 {
     (void)user;
     if (level >= DS_LOG_WARN)
-        fprintf(stderr, "dspark: %s\n", line);
+        cli_say(line);
 }
 
 static ds_bench_setup setup_of(const cli_args *args)

@@ -17,6 +17,8 @@ int cli_doctor(const cli_args *args);
 
 int cli_exit_code(ds_status status);
 /* Prints the sentence on stderr, on a line of its own, and returns its exit code. */
+/* "dspark: text" on stderr, as one line: file names may hold control characters. */
+void cli_say(const char *text);
 int cli_fail(const ds_error *err);
 
 /* Opens what the arguments name, with a progress line on a terminal if it takes long. look_only: leaves the

@@ -55,9 +55,17 @@ int cli_exit_code(ds_status status)
     return 1;
 }
 
+void cli_say(const char *text)
+{
+    fputs("dspark: ", stderr);
+    for (const char *c = text; *c; c++)
+        fputc((unsigned char)*c < 32 || *c == 127 ? '?' : *c, stderr);
+    fputc('\n', stderr);
+}
+
 int cli_fail(const ds_error *err)
 {
-    fprintf(stderr, "dspark: %s\n", err->text);
+    cli_say(err->text);
     return cli_exit_code(err->status);
 }
 
@@ -82,7 +90,9 @@ static void on_log(void *user, int level, const char *text)
     progress_line *line = user;
     if (level < DS_LOG_WARN)
         return;
-    fprintf(stderr, "%sdspark: %s\n", line && line->shown ? "\r\033[K" : "", text);
+    if (line && line->shown)
+        fputs("\r\033[K", stderr);
+    cli_say(text);
 }
 
 ds_status cli_open(ds_engine **out, const cli_args *args, bool look_only, ds_error *err)

@@ -22,6 +22,12 @@ struct ds_template {
     part plain, tools; /* tools: used instead where tools are given */
 };
 
+/* Templates run on a thread of their own, for which there may be no memory: no fault of theirs. */
+static ds_status cause(const char *why, ds_status otherwise)
+{
+    return strstr(why, "no thread for the template") ? DS_NO_MEMORY : otherwise;
+}
+
 static ds_status open_part(part *out, const char *text, size_t len, const char *where, ds_error *err)
 {
     char why[300] = "";
@@ -31,7 +37,8 @@ static ds_status open_part(part *out, const char *text, size_t len, const char *
     if (!out->text)
         return ds_fail(err, DS_NO_MEMORY, "%s: out of memory", where);
     out->tk = tk_template_open(text, len, FUEL, why, sizeof why);
-    return out->tk ? DS_OK : ds_fail(err, DS_BAD_FILE, "%s: the chat template is not usable: %s", where, why);
+    return out->tk ? DS_OK
+                   : ds_fail(err, cause(why, DS_BAD_FILE), "%s: the chat template is not usable: %s", where, why);
 }
 
 static void close_part(part *p)
@@ -228,7 +235,7 @@ ds_status ds_template_render(const ds_template *tpl, const json_t *messages, con
     int failed = tk_template_render(chosen->tk, json, strlen(json), PROMPT_MAX, &text, &len, why, sizeof why);
     free(json);
     if (failed)
-        return ds_fail(err, DS_INVALID, "the chat template could not be applied: %s", why);
+        return ds_fail(err, cause(why, DS_INVALID), "the chat template could not be applied: %s", why);
     bool ok = ds_buf_add(out, text, len);
     free(text);
     return ok ? DS_OK : ds_fail(err, DS_NO_MEMORY, "out of memory for a prompt of %zu bytes", len);

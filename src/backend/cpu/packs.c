@@ -41,6 +41,7 @@ struct ds_packs {
     char *table;   /* hashes of the blocks, names of the entries */
     ds_slab *slab; /* the data as they are in the file */
     size_t loaded; /* blocks of it that are there */
+    bool no_folder;
     ds_error why;  /* not OK: there is a file, but it is not used, or not to its end */
 
     opened *list; /* all matrices so far */
@@ -437,7 +438,13 @@ void ds_cpu_pack_begin(ds_backend *be, const ds_pack_place *place)
         return;
     }
     p->fd = open(p->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (p->fd < 0 && errno != ENOENT && errno != ENOTDIR)
+    struct stat st;
+    p->no_folder = p->fd < 0 && p->read_only && errno == ENOTDIR; /* else trying to write says so */
+    if (p->no_folder)
+        ds_fail(&p->why, DS_BAD_FILE, "%s is not a folder", p->dir);
+    else if (p->fd < 0 && errno == ENOENT && p->read_only && !stat(p->dir, &st) && access(p->dir, W_OK))
+        ds_fail(&p->why, DS_BAD_FILE, "nothing can be written to %s: %s", p->dir, strerror(errno));
+    else if (p->fd < 0 && errno != ENOENT && errno != ENOTDIR)
         ds_fail(&p->why, DS_BAD_FILE, "it cannot be opened: %s", strerror(errno));
     if (p->fd >= 0 && read_file(p, &p->why))
         close_file(p);
@@ -469,7 +476,7 @@ static void finish(ds_packs *p, ds_pack_report *report)
     if (p->read_only || p->why.status == DS_NO_MEMORY) { /* the file may be as good as any */
         snprintf(text, sizeof text, bad ? "%s is not used: %s" : "%s is not there yet%s", path,
                  bad ? why : "");
-        say(p, report, bad ? DS_PACK_IGNORED : DS_PACK_ABSENT, bad, text);
+        say(p, report, bad ? DS_PACK_IGNORED : DS_PACK_ABSENT, bad && !p->no_folder, text);
         return;
     }
     close_file(p);
