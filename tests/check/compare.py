@@ -9,10 +9,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 
 ROOT = pathlib.Path(sys.argv[1]).resolve()
-sys.path.insert(0, str(ROOT / "bench"))
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests")]
+import functions  # noqa: E402
 from compare import Failure, files, kernels, limits, process, stats, table  # noqa: E402
 from compare import lines_threads, main  # noqa: E402
 from compare.turns import Turns  # noqa: E402
@@ -222,14 +222,4 @@ def test_roofline():
     assert bad.returncode == 2 and "usage" in bad.stderr
 
 
-failed = 0
-for name, test in list(globals().items()):
-    if name.startswith("test_"):
-        try:
-            test()
-            print(f"ok    {name}")
-        except Exception:
-            failed += 1
-            print(f"FAIL  {name}")
-            traceback.print_exc()
-sys.exit(1 if failed else 0)
+functions.main(globals())

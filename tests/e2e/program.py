@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
-import traceback
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from functions import main  # noqa: E402,F401: for the test files
 
 PROGRAM = sys.argv[1]
 
@@ -27,19 +29,3 @@ class Golden:
         self.model = os.path.join(root, "targets", "qwen3_q4_g64")
         self.target = os.path.join(root, "pairs", "targets", "qwen3")
         self.drafter = os.path.join(root, "pairs", "p4_vanilla")
-
-
-def main(namespace):
-    """Every test_* of a file, in order; the exit code says whether all passed."""
-    failed = 0
-    for name, test in list(namespace.items()):
-        if not name.startswith("test_"):
-            continue
-        try:
-            test()
-            print(f"ok    {name}")
-        except Exception:
-            failed += 1
-            print(f"FAIL  {name}")
-            traceback.print_exc()
-    sys.exit(1 if failed else 0)

@@ -110,8 +110,10 @@ ds_status ds_cpu_open(ds_backend **out, const ds_cpu_opts *opts, ds_error *err)
     if (!cpu)
         return ds_fail(err, DS_NO_MEMORY, "out of memory");
     unsigned flags = ds_cpu_flags() & (opts->cpu_mask ? opts->cpu_mask : ~0u);
-    int cores = ds_cpu_cores() < DS_POOL_MAX_THREADS ? ds_cpu_cores() : DS_POOL_MAX_THREADS;
-    ds_status status = ds_pool_open(&cpu->pool, opts->threads > 0 ? opts->threads : cores, err);
+    int threads = opts->threads > 0 ? opts->threads : ds_cpu_cores();
+    if (opts->threads <= 0 && threads > DS_POOL_MAX_THREADS)
+        threads = DS_POOL_MAX_THREADS;
+    ds_status status = ds_pool_open(&cpu->pool, threads, err);
     if (status) {
         free(cpu);
         return status;

@@ -25,6 +25,7 @@ typedef struct {
     bool need_q, need_f; /* some matrix wants int8 rows, fp32 rows */
     bool alone;          /* every worker prepares into its own buffer */
     uint32_t serial;
+    size_t weights; /* bytes of all matrices */
     ds_out outs[MAX_OUTS];
     uint8_t *shared; /* the buffer of prepared rows, unless alone */
     largest *best;   /* [chunks][rows]: wanted instead of outputs */
@@ -210,19 +211,18 @@ static void best_of_all_task(void *arg, int row, int worker)
     a->to_value[row] = best.value;
 }
 
-/* Fills the argument but for what comes with its matrices' outputs, and records the preparing of its rows.
+/* Fills the argument from its matrices, rows and input, and gets the buffers.
  * more: bytes of a worker's buffer behind what a linear needs. False: out of memory. */
 static bool set_up(linear_arg *a, size_t more)
 {
     ds_cpu *cpu = a->cpu;
     int rows = a->rows, threads = ds_pool_threads(cpu->pool);
-    size_t weights = 0;
     a->k = a->outs[0].w->k;
     for (int i = 0; i < a->n_outs; i++) {
         a->n_tiles += (a->outs[i].w->n + DS_TILE - 1) / DS_TILE;
         a->need_q |= a->outs[i].w->integer;
         a->need_f |= !a->outs[i].w->integer && a->in.pre != DS_PRE_NONE;
-        weights += a->outs[i].w->bytes;
+        a->weights += a->outs[i].w->bytes;
     }
     bool prepare = a->need_q || a->need_f;
     a->alone = prepare && (rows <= ALONE_ROWS || threads == 1);
@@ -237,8 +237,8 @@ static bool set_up(linear_arg *a, size_t more)
         return false;
     /* A chunk is worth claiming from about 16 KiB of weights on (times the rows that use them), and at 512 KiB
      * its rest is worth sharing. */
-    size_t pieces = weights * (size_t)(rows < 8 ? 1 : rows / 8) / 16384 + 1;
-    size_t most = (size_t)threads * (rows > 16 ? 16 : 4), least = weights / (512 << 10);
+    size_t pieces = a->weights * (size_t)(rows < 8 ? 1 : rows / 8) / 16384 + 1;
+    size_t most = (size_t)threads * (rows > 16 ? 16 : 4), least = a->weights / (512 << 10);
     if (pieces > most)
         pieces = most > least ? most : least;
     if (pieces > DS_POOL_MAX_CHUNKS)
@@ -250,6 +250,7 @@ static bool set_up(linear_arg *a, size_t more)
     return true;
 }
 
+/* The task, and before it the preparing of the rows where that is one of its own. */
 static linear_arg *record(const linear_arg *a, ds_task_fn *fn)
 {
     ds_pool *pool = a->cpu->pool;
@@ -260,10 +261,7 @@ static linear_arg *record(const linear_arg *a, ds_task_fn *fn)
     }
     linear_arg *m = ds_pool_add(pool, a->in.name ? a->in.name : "linear", fn, a->chunks, sizeof *a);
     *m = *a;
-    size_t weights = 0;
-    for (int i = 0; i < a->n_outs; i++)
-        weights += a->outs[i].w->bytes;
-    ds_pool_weigh(pool, weights);
+    ds_pool_weigh(pool, a->weights);
     return m;
 }
 
